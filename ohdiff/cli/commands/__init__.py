@@ -1,0 +1,1 @@
+"""The commands, a file each; `cli.group` imports the one that is asked for."""

@@ -1,0 +1,257 @@
+"""Reading source files in the background: small ones in batches, large or odd ones as streams of pieces.
+
+A batch is one buffer that many files were read into by one native call, already cut and hashed; a piece is the same
+for a part of one file. The files of a batch are exactly the files that the walk saw: one that changed since, or while
+it was read, is flagged and read again as a stream, which takes its metadata from the open file itself.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
+
+from ohdiff.buffers import BufferPool, PooledBuffer
+from ohdiff.chunking.engine import Engine
+from ohdiff.filesystem import (
+    DirectoryHandle,
+    FileStatus,
+    data_extents,
+    may_have_holes,
+    read_files,
+    read_status,
+)
+
+from .tree_writer import OpenLeaf
+
+BATCH_SIZE_BYTES: Final = 8 << 20
+BATCH_FILES_MAX: Final = 8192
+LARGE_FILE_SIZE_BYTES: Final = 4 << 20
+BUFFERS_KEPT: Final = 4
+_EXTENTS_MAX: Final = 100_000
+_PIECES_AHEAD: Final = 1
+_READ_CALL_BYTES_MAX: Final = 1 << 30
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """A buffer of chunks: `cuts` are exclusive end offsets, `ids` 32 bytes for each; who takes it releases it."""
+
+    buffer: PooledBuffer
+    cuts: list[int]
+    ids: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileRun:
+    """Some files of one leaf, by their rows."""
+
+    handle: DirectoryHandle
+    leaf: OpenLeaf
+    rows: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class FileBatch:
+    """Files to be read together, run after run; the other lists are parallel, one item a file."""
+
+    runs: list[FileRun] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    mtimes: list[int] = field(default_factory=list)
+    ctimes: list[int] = field(default_factory=list)
+    inodes: list[int] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, run: FileRun, size: int) -> None:
+        """Append some files of a leaf, `size` bytes together."""
+        listing, rows = run.leaf.listing, run.rows
+        self.runs.append(run)
+        self.names += [listing.names[row] for row in rows]
+        self.sizes += [listing.sizes[row] for row in rows]
+        self.mtimes += [listing.mtimes[row] for row in rows]
+        self.ctimes += [listing.ctimes[row] for row in rows]
+        self.inodes += [listing.inodes[row] for row in rows]
+        self.size += size
+
+    def fds(self) -> list[int]:
+        """The descriptor of each file's directory."""
+        return [fd for run in self.runs for fd in [run.handle.fd] * len(run.rows)]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(slots=True, eq=False)
+class BatchResult:
+    """What became of a batch: `statuses` as `read_files` gives them, `counts` chunks for each file in order."""
+
+    piece: Piece
+    counts: list[int]
+    statuses: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class StreamEnd:
+    """The end of a streamed file: the status that belongs to the data, and whether it changed meanwhile.
+
+    `extents` are the data ranges of a file with holes, flat, or None.
+    """
+
+    status: FileStatus
+    size: int
+    extents: list[int] | None
+    has_changed: bool
+
+
+def read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> BatchResult:
+    """Read, cut and hash a batch; runs in a worker."""
+    buffer = pool.take(batch.size)
+    data = memoryview(buffer.data)[: batch.size]
+    statuses = read_files(
+        batch.fds(),
+        batch.names,
+        (batch.sizes, batch.mtimes, batch.ctimes, batch.inodes),
+        data,
+        0,
+    )
+    ends = array("Q", accumulate(batch.sizes)).tobytes()
+    cut_bytes, count_bytes = engine.cut_segments(data, ends)
+    ids = engine.hash_chunks(data, cut_bytes)
+    return BatchResult(Piece(buffer, array("Q", cut_bytes).tolist(), ids), array("I", count_bytes).tolist(), statuses)
+
+
+class FileStream:
+    """One file read piece by piece in a worker, at most a few pieces ahead of who takes them.
+
+    Iterating gives the pieces, then `end` is set; an OSError of the worker is raised in the iteration.
+    """
+
+    def __init__(self, handle: DirectoryHandle, name: bytes, engine: Engine, pool: BufferPool) -> None:
+        self._handle = handle
+        self._name = name
+        self._engine = engine
+        self._pool = pool
+        self._piece_size = max(BATCH_SIZE_BYTES, 2 * engine.rule.max_size)
+        self._pieces: queue.Queue[Piece | StreamEnd | BaseException] = queue.Queue(_PIECES_AHEAD)
+        self._is_cancelled = threading.Event()
+        self.end: StreamEnd | None = None
+
+    def run(self) -> None:
+        """Read the file; runs in a worker."""
+        try:
+            self._put(self._read())
+        except BaseException as error:  # noqa: BLE001 - raised again where the pieces are taken
+            self._put(error)
+
+    def __iter__(self) -> Iterator[Piece]:
+        while True:
+            item = self._pieces.get()
+            if isinstance(item, BaseException):
+                raise item
+            if isinstance(item, StreamEnd):
+                self.end = item
+                return
+            yield item
+
+    def cancel(self) -> None:
+        """Nobody takes the pieces any more."""
+        self._is_cancelled.set()
+
+    def _put(self, item: Piece | StreamEnd | BaseException) -> None:
+        while not self._is_cancelled.is_set():
+            try:
+                self._pieces.put(item, timeout=0.2)
+            except queue.Full:
+                continue
+            return
+
+    def _read(self) -> StreamEnd:
+        fd = self._handle.open_file(self._name)
+        try:
+            status = read_status(fd, with_xattrs=True)
+            has_holes = may_have_holes(status.size, status.blocks512)
+            extents = _bounded(data_extents(fd, status.size)) if has_holes else [(0, status.size)]
+            size = self._cut_extents(fd, extents)
+            after = read_status(fd)
+            stamps = [(each.size, each.mtime_ns, each.ctime_ns) for each in (status, after)]
+        finally:
+            os.close(fd)
+        is_whole = size == sum(end - start for start, end in extents)
+        has_changed = stamps[0] != stamps[1] or not is_whole
+        if not is_whole or (extents in ([], [(0, status.size)]) and not has_holes):
+            # A file that shrank has no known layout any more: it is kept as the plain bytes that were read.
+            return StreamEnd(status, size, None, has_changed)
+        return StreamEnd(status, status.size, [bound for extent in extents for bound in extent], has_changed)
+
+    def _cut_extents(self, fd: int, extents: list[tuple[int, int]]) -> int:
+        """Cut and hand over the data of all extents as one stream; returns how many bytes there were."""
+        reader = _ExtentReader(fd, extents)
+        carry = b""
+        while not reader.is_done and not self._is_cancelled.is_set():
+            buffer = self._pool.take(self._piece_size)
+            with reader.read_into(buffer.data, carry) as data:
+                cut_bytes = self._engine.cut_stream(data, reader.is_done)
+                cuts = array("Q", cut_bytes).tolist()
+                ids = self._engine.hash_chunks(data, cut_bytes)
+                carry = bytes(data[cuts[-1] if cuts else 0 :])
+            if cuts:
+                self._put(Piece(buffer, cuts, ids))
+            else:
+                buffer.release()
+        return reader.size
+
+
+def _bounded(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The extents with their shortest holes taken for data, so that no file has more than a leaf can hold."""
+    excess = len(extents) - _EXTENTS_MAX
+    if excess <= 0:
+        return extents
+    gaps = sorted(range(1, len(extents)), key=lambda place: extents[place][0] - extents[place - 1][1])
+    filled = set(gaps[:excess])
+    bounded = extents[:1]
+    for place, (start, end) in enumerate(extents[1:], 1):
+        if place in filled:
+            bounded[-1] = (bounded[-1][0], end)
+        else:
+            bounded.append((start, end))
+    return bounded
+
+
+class _ExtentReader:
+    """The data of some ranges of a file as one stream; ends early where the file does."""
+
+    def __init__(self, fd: int, extents: list[tuple[int, int]]) -> None:
+        self._fd = fd
+        self._extents = list(reversed(extents))
+        self.size = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing more to read."""
+        return not self._extents
+
+    def read_into(self, data: bytearray, prefix: bytes) -> memoryview:
+        """Fill a buffer with `prefix` and as much as it takes; returns the filled part."""
+        view = memoryview(data)
+        view[: len(prefix)] = prefix
+        filled = len(prefix)
+        while filled < len(data) and self._extents:
+            filled += self._read_some(view[filled:])
+        return view[:filled]
+
+    def _read_some(self, view: memoryview) -> int:
+        start, end = self._extents.pop()
+        with view[: min(end - start, _READ_CALL_BYTES_MAX)] as part:
+            count = os.preadv(self._fd, [part], start)
+        if count == 0:
+            self._extents.clear()
+        elif start + count < end:
+            self._extents.append((start + count, end))
+        self.size += count
+        return count

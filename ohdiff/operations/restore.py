@@ -1,0 +1,161 @@
+"""Restoring a snapshot, or a part of it, into a directory: in place, rewriting only what differs.
+
+One thread walks and keeps the books (restore_walk and the books it names); a crew of threads decodes each block once
+and writes what is needed of it (restore_window, restore_write), or reads what is there (restore_check). Memory is
+bounded by the window and by the blocks that are being worked on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ohdiff.errors import TargetError
+from ohdiff.filesystem import DirectoryHandle
+from ohdiff.repository.chunk_reader import ChunkReader
+from ohdiff.repository.index import ChunkIndex
+from ohdiff.repository.repository import Repository
+from ohdiff.repository.snapshots import StoredSnapshot
+from ohdiff_format.tree import Content, Listing
+
+from .observer import Observer, Progress
+from .restore_attributes import Wanted
+from .restore_crew import Crew
+from .restore_folders import Folder, OpenFolders
+from .restore_options import RestoreOptions, RestoreResult
+from .restore_report import RestoreReport, TargetUnusableError
+from .restore_target import TargetEntries
+from .restore_walk import Frame, RestoreWalk
+from .restore_work import RestoreRun
+from .tree_reader import Entry, TreeReader
+from .tree_writer import select_rows
+
+__all__ = ["RestoreOptions", "RestoreResult", "restore"]
+
+
+def restore(
+    repository: Repository,
+    index: ChunkIndex,
+    reader: ChunkReader,
+    stored: StoredSnapshot,
+    options: RestoreOptions,
+    observer: Observer,
+) -> RestoreResult:
+    """Restore into `options.target`.
+
+    Entries that fail are collected in the result and told to the observer; the rest is restored.
+
+    Raises
+    ------
+    NoSnapshotError : `options.source` is not in the snapshot.
+    TargetError : the target cannot be made or opened.
+    IntegrityError, StorageError : the source cannot be found for damage, or storage failed as such. Files that were
+        being written are removed or, when rewritten in place, reported.
+    """
+    tree = TreeReader(reader)
+    entry = tree.find(stored.root, options.source)
+    root, handle = _open_target(options)
+    try:
+        folders = OpenFolders(root, handle)
+        wanted = Wanted(restore_owner=options.restore_owner)
+        source = b"" if entry is None else entry.path if entry.is_directory else entry.path.rpartition(b"/")[0]
+        report = RestoreReport(observer, source, options.target, _totals(stored, options, entry))
+        run = RestoreRun(
+            options=options,
+            tree=tree,
+            index=index,
+            reader=reader,
+            id_key=repository.chunk_id_key,
+            folders=folders,
+            entries=TargetEntries(folders, wanted),
+            wanted=wanted,
+            report=report,
+            crew=Crew(options.workers),
+        )
+        _restore(run, RestoreWalk(run), _root_frame(stored, tree, entry, root, options), entry)
+        if wanted.lost_owner:
+            report.owners_lost()
+        return report.result
+    finally:
+        folders.close()
+
+
+def _restore(run: RestoreRun, walk: RestoreWalk, frame: Frame, entry: Entry | None) -> None:
+    is_finished = False
+    try:
+        if entry is not None and entry.is_directory:
+            _take_root(run, walk, frame, entry)
+        walk.run(frame)
+        _finish(run, walk)
+        is_finished = True
+    except TargetUnusableError:
+        return
+    except KeyboardInterrupt:
+        is_finished = True
+        walk.files.abandon(completes=True)
+        raise
+    finally:
+        if not is_finished:
+            walk.files.abandon(completes=False)
+        run.crew.stop()
+
+
+def _take_root(run: RestoreRun, walk: RestoreWalk, frame: Frame, entry: Entry) -> None:
+    assert frame.folder is not None, "the root has a folder"
+    try:
+        walk.directories.take_root(frame.folder, entry.listing, entry.row)
+    except OSError as error:
+        run.report.failed(frame.folder, b"", error)
+
+
+def _finish(run: RestoreRun, walk: RestoreWalk) -> None:
+    """Bring everything to its end that the walk has begun."""
+    files, existing = walk.files, walk.existing
+    while existing.has_due or files.has_due or run.crew.is_busy:
+        existing.flush()
+        # Checks first: what they find needs the same blocks as what is new.
+        run.crew.finish()
+        files.advance()
+        files.send_rest()
+    files.set_late_flags()
+
+
+def _open_target(options: RestoreOptions) -> tuple[Folder, DirectoryHandle]:
+    target = Path(os.fsdecode(options.target))
+    try:
+        is_new = not target.exists()
+        if is_new and options.dry_run:
+            # Nothing is reached through the handle of a target that is not there.
+            return Folder(None, b"", is_new=True, is_present=False), DirectoryHandle.open_root("/")
+        target.mkdir(parents=True, exist_ok=True)
+        return Folder(None, b"", is_new=is_new), DirectoryHandle.open_root(target)
+    except OSError as error:
+        message = f"{target}: {os.strerror(error.errno or 0)}"
+        raise TargetError(message, hint="choose a directory that can be written", item=str(target)) from error
+
+
+def _totals(stored: StoredSnapshot, options: RestoreOptions, entry: Entry | None) -> Progress:
+    """What there is to do, where the snapshot itself says so."""
+    statistics = stored.snapshot.statistics
+    if entry is None and options.include is None and options.exclude is None:
+        return Progress(total_files=statistics.files, total_bytes=statistics.size)
+    return Progress()
+
+
+def _root_frame(
+    stored: StoredSnapshot, tree: TreeReader, entry: Entry | None, root: Folder, options: RestoreOptions
+) -> Frame:
+    is_included = options.include is None
+    if entry is not None and not entry.is_directory:
+        single = select_rows(entry.listing, [entry.row])
+        return Frame(iter([single]), entry.path.rpartition(b"/")[0], is_included, folder=root, may_delete=False)
+    content = stored.root if entry is None else entry.content
+    path = b"" if entry is None else entry.path
+    if options.include is not None and path:
+        is_included = options.include(path)
+    return Frame(_leaves(tree, content), path, is_included, folder=root)
+
+
+def _leaves(tree: TreeReader, content: Content) -> Iterator[Listing]:
+    return (leaf for _, _, leaf in tree.leaves(content))

@@ -1,0 +1,211 @@
+"""Making a snapshot of one stream of bytes, such as the output of a program, as a file at the snapshot's top."""
+
+from __future__ import annotations
+
+import os
+import stat
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ohdiff import __version__, clock
+from ohdiff.buffers import BufferPool
+from ohdiff.chunking.engine import Engine
+from ohdiff.errors import NoSnapshotError, UsageError
+from ohdiff.repository.chunk_reader import ChunkReader
+from ohdiff.repository.chunk_writer import ChunkSink, ChunkWriter, DrySink
+from ohdiff.repository.index import ChunkIndex
+from ohdiff.repository.repository import Repository
+from ohdiff.repository.snapshots import StoredSnapshot, save_snapshot
+from ohdiff_format.snapshot import Snapshot, Statistics
+from ohdiff_format.tree import TIME_UNKNOWN, Content, Listing, encode_listing
+
+from .file_reading import BATCH_SIZE_BYTES, Piece
+from .observer import Observer, Progress
+from .owner_names import owner_names
+from .snapshot import SnapshotOptions, SnapshotResult
+from .tree_reader import TreeReader
+from .tree_writer import ContentBuilder
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+_BUFFERS_KEPT: Final = 2
+
+
+class ByteStream(Protocol):
+    """What is read: a binary file, buffered or not."""
+
+    def readinto(self, buffer: Buffer, /) -> int | None:
+        """Fill a part of the buffer; 0 or None at the end."""
+
+
+def make_stream_snapshot(
+    repository: Repository,
+    index: ChunkIndex,
+    engine: Engine,
+    name: bytes,
+    stream: ByteStream,
+    options: SnapshotOptions,
+    observer: Observer,
+    *,
+    confirm: Callable[[], None] = lambda: None,
+) -> SnapshotResult:
+    """Snapshot what `stream` gives as the file `/name`.
+
+    Parameters
+    ----------
+    confirm : called at the end of the stream; what it raises prevents the snapshot.
+    """
+    check_name(name)
+    started_ns, begun_ns = clock.now_ns(), clock.monotonic_ns()
+    with ThreadPoolExecutor(options.encoders, thread_name_prefix="encoder") as encoders:
+        sink: ChunkSink = (
+            DrySink(repository, index)
+            if options.is_dry_run
+            else ChunkWriter(repository, index, encoders, level=options.level, queue_depth=options.queue_depth)
+        )
+        try:
+            content, size = _store_stream(engine, stream, sink, observer, name)
+            confirm()
+            root = _store_root(name, size, content, options, sink)
+            sink.finish()
+        except BaseException:
+            sink.abort()
+            raise
+    snapshot = _describe(name, size, root, options, sink, started_ns, clock.monotonic_ns() - begun_ns)
+    parent = options.parent
+    is_unchanged = parent is not None and _same_data(repository, index, parent, name, content)
+    if options.is_dry_run or (options.skip_if_unchanged and is_unchanged):
+        return SnapshotResult(None, snapshot, [])
+    return SnapshotResult(StoredSnapshot(save_snapshot(repository, snapshot), snapshot), snapshot, [])
+
+
+def check_name(name: bytes) -> None:
+    """Raise UsageError unless `name` can be the name of a file."""
+    if not name or b"/" in name or b"\0" in name or name in (b".", b".."):
+        raise UsageError(f"{os.fsdecode(name)!r} is not a file name", hint="give a name without slashes")
+
+
+def _store_stream(
+    engine: Engine, stream: ByteStream, sink: ChunkSink, observer: Observer, name: bytes
+) -> tuple[Content, int]:
+    progress = Progress(engine=f"{engine.name}/{engine.kernel}", current=[b"/" + name])
+    builder = ContentBuilder(sink)
+    for piece in _cut_pieces(engine, stream):
+        sink.add_chunks(piece.buffer, piece.cuts, piece.ids, 0, len(piece.cuts))
+        piece.buffer.release()
+        builder.add(piece.ids, [end - start for start, end in zip([0, *piece.cuts[:-1]], piece.cuts, strict=True)])
+        progress.bytes_done += piece.cuts[-1]
+        observer.progress(progress)
+    progress.files_done = 1
+    observer.progress(progress)
+    return builder.finish(), progress.bytes_done
+
+
+def _cut_pieces(engine: Engine, stream: ByteStream) -> Iterator[Piece]:
+    """Buffers with the cuts in each; what follows the last cut begins the next buffer."""
+    size = max(BATCH_SIZE_BYTES, 2 * engine.rule.max_size)
+    pool = BufferPool(size, _BUFFERS_KEPT)
+    carry = b""
+    is_last = False
+    while not is_last:
+        buffer = pool.take(size)
+        with memoryview(buffer.data) as view:
+            view[: len(carry)] = carry
+            filled = len(carry) + _fill(stream, view[len(carry) :])
+            is_last = filled < len(view)
+            with view[:filled] as data:
+                cut_bytes = engine.cut_stream(data, is_last)
+                cuts = array("Q", cut_bytes).tolist()
+                ids = engine.hash_chunks(data, cut_bytes)
+                carry = bytes(data[cuts[-1] if cuts else 0 :])
+        if cuts:
+            yield Piece(buffer, cuts, ids)
+        else:
+            buffer.release()
+
+
+def _fill(stream: ByteStream, view: memoryview) -> int:
+    """Read until the view is full or the stream ends; returns how many bytes there were."""
+    filled = 0
+    with view:
+        while filled < len(view):
+            with view[filled:] as rest:
+                count = stream.readinto(rest)
+            if not count:
+                break
+            filled += count
+    return filled
+
+
+def _store_root(name: bytes, size: int, content: Content, options: SnapshotOptions, sink: ChunkSink) -> Content:
+    listing = Listing(
+        names=[name],
+        modes=[stat.S_IFREG | 0o600],
+        uids=[os.geteuid()],
+        gids=[os.getegid()],
+        sizes=[size],
+        mtimes=[options.time_ns],
+        ctimes=[options.time_ns],
+        btimes=[TIME_UNKNOWN],
+        inodes=[0],
+        devices=[0],
+        link_counts=[1],
+        rdevs=[0],
+        flags=[0],
+        marks=[0],
+        contents=[content],
+    )
+    data = encode_listing(listing)
+    return Content(sink.add_metadata(data), (len(data),))
+
+
+def _describe(
+    name: bytes,
+    size: int,
+    root: Content,
+    options: SnapshotOptions,
+    sink: ChunkSink,
+    started_ns: int,
+    duration_ns: int,
+) -> Snapshot:
+    users, groups = owner_names([os.geteuid()], [os.getegid()])
+    return Snapshot(
+        time_ns=options.time_ns,
+        started_ns=started_ns,
+        root_ids=root.ids,
+        root_sizes=list(root.sizes),
+        root_depth=root.depth,
+        paths=[b"/" + name],
+        host=options.host,
+        user=options.user,
+        tags=list(options.tags),
+        parent=b"" if options.parent is None else options.parent.snapshot_id,
+        program=f"ohdiff {__version__}",
+        users=users,
+        groups=groups,
+        statistics=Statistics(
+            files=1,
+            files_new=1,
+            size=size,
+            read_size=size,
+            added_chunks=sink.counts.added_chunks,
+            added_size=sink.counts.added_size,
+            added_stored_size=sink.counts.stored_size,
+            duration_ns=duration_ns,
+        ),
+    )
+
+
+def _same_data(
+    repository: Repository, index: ChunkIndex, parent: StoredSnapshot, name: bytes, content: Content
+) -> bool:
+    """Whether the parent's file of this name holds the same; its time is always another."""
+    try:
+        entry = TreeReader(ChunkReader(repository, index)).find(parent.root, b"/" + name)
+    except NoSnapshotError:
+        return False
+    return entry is not None and entry.content == content

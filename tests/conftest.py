@@ -1,0 +1,30 @@
+"""Fixtures for all tests: a repository in memory, and one in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.vault import Vault
+
+from ohdiff.storage import LocalStorage, MemoryStorage
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Vault:
+    """A repository in memory with a local index."""
+    return Vault(MemoryStorage("test"), tmp_path / "cache").create()
+
+
+@pytest.fixture
+def local_vault(tmp_path: Path) -> Vault:
+    """A repository in a folder with a local index."""
+    return Vault(LocalStorage.create(tmp_path / "repository"), tmp_path / "cache").create()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An empty folder to be filled and stored."""
+    path = tmp_path / "source"
+    path.mkdir()
+    return path

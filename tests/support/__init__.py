@@ -1,0 +1,1 @@
+"""What many tests share: real source trees, repositories to put them into, and comparison by what the system says."""

@@ -1,0 +1,324 @@
+"""Differences of trees: the same for snapshots and for folders, whichever stands on which side."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.sources import as_ordinary_user, build_zoo, random_bytes, text_bytes, write, write_sparse
+from support.vault import Told, Vault, engine_of
+
+from ohdiff.filesystem import DirectoryHandle
+from ohdiff.operations.diff import Change, DiffResult, diff
+from ohdiff.operations.diff_content import changed_ranges, content_change
+from ohdiff.operations.diff_sides import Directory, FolderDirectory, SnapshotDirectory
+from ohdiff.operations.source_rules import KeepAll
+
+MiB = 1 << 20
+Side = Callable[[Path], Directory]
+
+
+class Sides:
+    """Makes either side of a diff out of a folder."""
+
+    def __init__(self, vault: Vault, stack: ExitStack) -> None:
+        self.vault = vault
+        self.told = Told()
+        self._stack = stack
+
+    def folder(self, path: Path) -> Directory:
+        handle = DirectoryHandle.open_root(path)
+        return FolderDirectory(handle, b"", engine_of(self.vault.open()), KeepAll(), self.told)
+
+    def snapshot(self, path: Path) -> Directory:
+        stored = self.vault.store(path, parent=None)
+        tree = self._stack.enter_context(self.vault.tree())
+        return SnapshotDirectory(tree, tree.directory(stored.root, bytes(path))[0], b"")
+
+
+@pytest.fixture
+def sides(vault: Vault) -> Iterator[Sides]:
+    with ExitStack() as stack:
+        yield Sides(vault, stack)
+
+
+@pytest.fixture(params=["snapshot-snapshot", "snapshot-folder", "folder-snapshot", "folder-folder"])
+def compare(request: pytest.FixtureRequest, sides: Sides) -> Callable[..., DiffResult]:
+    left, right = request.param.split("-")
+
+    def compare(before: Path, after: Path, **options: bool) -> DiffResult:
+        return diff(getattr(sides, left)(before), getattr(sides, right)(after), **options)
+
+    return compare
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders that hold the same."""
+    build_zoo(tmp_path / "a")
+    subprocess.run(["cp", "-a", tmp_path / "a", tmp_path / "b"], check=True)
+    return tmp_path / "a", tmp_path / "b"
+
+
+def told(result: DiffResult) -> list[tuple[str, bytes]]:
+    return [(change.kind, change.path) for change in result.changes]
+
+
+def test_equal_trees_have_no_differences(compare: Callable[..., DiffResult], pair: tuple[Path, Path]) -> None:
+    result = compare(*pair)
+    assert told(result) == []
+    assert (result.new_size, result.shared_size, result.removed_size) == (0, 0, 0)
+
+
+def test_every_kind_of_difference_is_told_in_order_of_path(
+    compare: Callable[..., DiffResult], pair: tuple[Path, Path]
+) -> None:
+    _, after = pair
+    write(after / "added", text_bytes(500, 77))
+    (after / "binary").write_bytes(random_bytes(700_000, 55))
+    (after / "one").unlink()
+    (after / "many" / "007").unlink()
+    (after / "many" / "007").mkdir()
+    (after / "to file").unlink()
+    (after / "to file").symlink_to("elsewhere")
+    (after / "text" / "poem.txt").rename(after / "verse.txt")
+    (after / "new empty folder").mkdir()
+    (after / "empty folder").rmdir()
+    write(after / "new folder" / "inside", b"fresh")
+    shutil.rmtree(after / "folder with mode")
+    result = compare(*pair)
+    assert told(result) == [
+        ("added", b"/added"),
+        ("modified", b"/binary"),
+        ("removed", b"/empty folder"),
+        ("removed", b"/folder with mode"),
+        ("type", b"/many/007"),
+        ("added", b"/new empty folder"),
+        ("added", b"/new folder"),
+        ("added", b"/new folder/inside"),
+        ("removed", b"/one"),
+        ("modified", b"/text/hard link"),
+        ("modified", b"/to file"),
+        ("moved", b"/verse.txt"),
+    ]
+    (moved,) = [change for change in result.changes if change.kind == "moved"]
+    assert moved.before is not None
+    assert moved.before.path == b"/text/poem.txt"
+    assert result.count("modified") == 3
+    assert result.removed_size == 1
+
+
+def test_metadata_is_told_only_when_it_is_asked_for(
+    compare: Callable[..., DiffResult], pair: tuple[Path, Path]
+) -> None:
+    _, after = pair
+    (after / "text" / "copy.txt").chmod(0o600)
+    os.utime(after / "many" / "003", ns=(5, 5))
+    (after / "folder with mode").chmod(0o700)
+    for path in (after / "text", after / "many"):
+        os.utime(path, ns=(0, (pair[0] / path.name).stat().st_mtime_ns))
+    assert told(compare(*pair)) == []
+    changes = compare(*pair, with_metadata=True).changes
+    details = {change.path: change.details for change in changes}
+    assert {change.kind for change in changes} == {"metadata"}
+    assert details[b"/text/copy.txt"] == ["mode"]
+    assert details[b"/many/003"] == ["mtime"]
+    assert details[b"/folder with mode"] == ["mode"]
+
+
+def test_xattrs_and_owners_are_metadata(compare: Callable[..., DiffResult], tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / name / "file", b"x")
+        os.utime(tmp_path / name / "file", ns=(1, 1))
+    try:
+        os.setxattr(tmp_path / "b" / "file", "user.x", b"1")
+    except OSError:
+        pytest.skip("this file system has no xattrs")
+    expected = ["xattrs"]
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "b" / "file", 5, 6)
+        expected = ["owner", "xattrs"]
+    (change,) = compare(tmp_path / "a", tmp_path / "b", with_metadata=True).changes
+    assert change.details == expected
+
+
+def test_files_of_equal_size_are_told_apart_by_their_bytes(compare: Callable[..., DiffResult], tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / name / "same", b"equal")
+        write(tmp_path / name / "other", name.encode() * 5)
+        for entry in ("same", "other"):
+            os.utime(tmp_path / name / entry, ns=(7, 7))
+    assert told(compare(tmp_path / "a", tmp_path / "b")) == [("modified", b"/other")]
+
+
+def test_where_the_data_of_a_sparse_file_lies_makes_a_difference(
+    compare: Callable[..., DiffResult], tmp_path: Path
+) -> None:
+    data = random_bytes(256 << 10, 1)
+    for name in "ab":
+        write_sparse(tmp_path / name / "same", 4 * MiB, {MiB: data})
+    write_sparse(tmp_path / "a" / "shifted", 4 * MiB, {MiB: data})
+    write_sparse(tmp_path / "b" / "shifted", 4 * MiB, {2 * MiB: data})
+    assert told(compare(tmp_path / "a", tmp_path / "b")) == [("modified", b"/shifted")]
+
+
+def test_new_and_shared_bytes_are_counted_by_chunk(compare: Callable[..., DiffResult], tmp_path: Path) -> None:
+    write(tmp_path / "a" / "grown", random_bytes(2 * MiB, 1))
+    write(tmp_path / "b" / "grown", random_bytes(2 * MiB, 1) + random_bytes(MiB, 2))
+    result = compare(tmp_path / "a", tmp_path / "b")
+    assert told(result) == [("modified", b"/grown")]
+    assert result.new_size + result.shared_size == 3 * MiB
+    assert MiB <= result.new_size <= MiB + (512 << 10)
+
+
+def test_bytes_that_an_unchanged_file_of_the_left_snapshot_holds_are_shared(sides: Sides, tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / name / "kept", random_bytes(MiB, 1))
+    write(tmp_path / "b" / "copy", random_bytes(MiB, 1))
+    result = diff(sides.snapshot(tmp_path / "a"), sides.folder(tmp_path / "b"))
+    assert told(result) == [("added", b"/copy")]
+    assert (result.new_size, result.shared_size) == (0, MiB)
+
+
+def test_each_removed_file_is_moved_to_one_place_at_most(compare: Callable[..., DiffResult], tmp_path: Path) -> None:
+    write(tmp_path / "a" / "old", b"content")
+    (tmp_path / "b").mkdir()
+    for name in ("x", "y"):
+        write(tmp_path / "b" / name, b"content")
+    assert told(compare(tmp_path / "a", tmp_path / "b")) == [("moved", b"/x"), ("added", b"/y")]
+
+
+def test_empty_files_are_not_taken_for_moved(compare: Callable[..., DiffResult], tmp_path: Path) -> None:
+    write(tmp_path / "a" / "old")
+    write(tmp_path / "b" / "new")
+    assert told(compare(tmp_path / "a", tmp_path / "b")) == [("added", b"/new"), ("removed", b"/old")]
+
+
+def test_an_unchanged_subtree_of_two_snapshots_is_not_entered(sides: Sides, source: Path) -> None:
+    for number in range(50):
+        write(source / "quiet" / f"{number}", b"%d" % number)
+    write(source / "loud" / "file", b"before")
+    before = sides.vault.store(source)
+    write(source / "loud" / "file", b"after!")
+    after = sides.vault.store(source)
+    entered = []
+
+    class Watched(SnapshotDirectory):
+        def child(self, entry: object) -> SnapshotDirectory:
+            child = super().child(entry)  # type: ignore[arg-type]
+            return Watched(child._tree, child.content, child.path)
+
+        def entries(self) -> Iterator[object]:  # type: ignore[override]
+            entered.append(self.path)
+            return super().entries()
+
+    with sides.vault.tree() as tree:
+        left, right = (Watched(tree, tree.directory(each.root, bytes(source))[0], b"") for each in (before, after))
+        assert told(diff(left, right)) == [("modified", b"/loud/file")]
+    assert b"/quiet" not in entered
+
+
+def test_a_snapshot_against_its_own_folder_reads_no_file(
+    sides: Sides, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_zoo(source)
+    left = sides.snapshot(source)
+    monkeypatch.setattr(FolderDirectory, "chunks", lambda *_: pytest.fail("a file was read"))
+    assert told(diff(left, sides.folder(source))) == []
+
+
+def test_what_cannot_be_read_in_a_folder_is_reported(sides: Sides, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    for name in "ab":
+        write(tmp_path / name / "closed" / "inside", b"x")
+        write(tmp_path / name / "secret", name.encode())
+        os.utime(tmp_path / name / "secret", ns=(3, 3))
+    (tmp_path / "b" / "closed").chmod(0)
+    (tmp_path / "b" / "secret").chmod(0)
+    left, right = sides.folder(tmp_path / "a"), sides.folder(tmp_path / "b")
+    with as_ordinary_user():
+        diff(left, right)
+    (tmp_path / "b" / "closed").chmod(0o755)
+    assert {error.item for error in sides.told.errors} == {"/closed", "/secret"}
+
+
+# Content
+
+
+def change_of(result: DiffResult) -> Change:
+    (change,) = result.changes
+    return change
+
+
+def test_text_is_shown_as_a_unified_diff(compare: Callable[..., DiffResult], tmp_path: Path) -> None:
+    write(tmp_path / "a" / "poem", b"one\ntwo\nthree\n")
+    write(tmp_path / "b" / "poem", "one\nzwölf\nthree\n".encode())
+    found = content_change(change_of(compare(tmp_path / "a", tmp_path / "b")))
+    assert found.lines == [
+        "--- a/poem\n",
+        "+++ b/poem\n",
+        "@@ -1,3 +1,3 @@\n",
+        " one\n",
+        "-two\n",
+        "+zwölf\n",
+        " three\n",
+    ]
+
+
+def test_added_and_removed_text_is_shown_against_nothing(compare: Callable[..., DiffResult], tmp_path: Path) -> None:
+    write(tmp_path / "a" / "old", b"gone\n")
+    write(tmp_path / "b" / "new", b"come\n")
+    lines = [content_change(change).lines for change in compare(tmp_path / "a", tmp_path / "b").changes]
+    assert [each[-1] for each in lines if each] == ["+come\n", "-gone\n"]
+
+
+def test_other_files_are_shown_as_changed_ranges(compare: Callable[..., DiffResult], tmp_path: Path) -> None:
+    data = random_bytes(3 * MiB, 1)
+    write(tmp_path / "a" / "blob", data)
+    changed = bytearray(data)
+    changed[MiB : MiB + 100] = bytes(100)
+    write(tmp_path / "b" / "blob", changed)
+    found = content_change(change_of(compare(tmp_path / "a", tmp_path / "b")))
+    assert found.lines is None
+    assert sum(end - start for start, end in found.ranges) < MiB
+    assert any(start <= MiB and MiB + 100 <= end for start, end in found.ranges)
+
+
+def test_a_file_that_vanished_has_no_content_to_show(sides: Sides, tmp_path: Path) -> None:
+    write(tmp_path / "a" / "file", b"one\n")
+    write(tmp_path / "b" / "file", b"two two\n")
+    change = change_of(diff(sides.folder(tmp_path / "a"), sides.folder(tmp_path / "b")))
+    (tmp_path / "b" / "file").unlink()
+    content_change(change)
+    assert [error.item for error in sides.told.errors][:1] == ["/file"]
+
+
+@given(
+    before=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9))),
+    after=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9))),
+)
+def test_changed_ranges_are_the_chunks_that_are_new(
+    before: list[tuple[int, int]], after: list[tuple[int, int]]
+) -> None:
+    left = [(b"%d" % number, size) for number, size in before]
+    right = [(b"%d" % number, size) for number, size in after]
+    known = {chunk_id for chunk_id, _ in left}
+    expected: set[int] = set()
+    offset = 0
+    for chunk_id, size in right:
+        if chunk_id not in known:
+            expected |= set(range(offset, offset + size))
+        offset += size
+    ranges = changed_ranges(left, right)
+    assert {position for start, end in ranges for position in range(start, end)} == expected
+    assert all(first[1] < second[0] for first, second in itertools.pairwise(ranges))
