@@ -22,6 +22,7 @@ from ohdiff.storage import Storage, open_storage
 from ohdiff_format.config import ChunkerConfig
 
 from . import engines, environment, unlocking
+from .allocator import return_large_blocks
 from .output import Output
 
 ENCRYPTION: Final = "aes-256-gcm"
@@ -68,6 +69,7 @@ def opened(output: Output, *, makes_default: bool = False) -> Iterator[Access]:
     ----------
     makes_default : make the default repository if there is none.
     """
+    return_large_blocks()
     access = Access(_open(output, makes_default=makes_default))
     try:
         yield access

@@ -28,7 +28,7 @@ def test_a_plan_never_exceeds_its_ceiling(mebibytes: int, processors: int, reade
     assert readers in (None, plan.readers)
 
 
-@given(st.integers(92, 2048), st.integers(1, 64))
+@given(st.integers(128, 2048), st.integers(1, 64))
 def test_more_memory_never_means_less_work_at_a_time(mebibytes: int, processors: int) -> None:
     smaller, larger = (plan_memory(size * MIB, processors) for size in (mebibytes, mebibytes + 16))
     assert larger.encoders >= smaller.encoders
@@ -44,5 +44,5 @@ def test_more_processors_get_more_threads() -> None:
 
 
 def test_too_little_names_the_least() -> None:
-    with pytest.raises(UsageError, match="at least 92 MiB"):
-        plan_memory(91 * MIB, 2)
+    with pytest.raises(UsageError, match="at least 128 MiB"):
+        plan_memory(127 * MIB, 2)

@@ -170,6 +170,7 @@ def twice(tmp_path: Path) -> tuple[Vault, Path, list[Folder]]:
 
 
 def reader(vault: Vault, tmp_path: Path, *arguments: str) -> str:
+    assert vault.key is not None
     key_file = tmp_path / "key"
     if not key_file.exists():
         key_file.write_bytes(vault.key.secret)

@@ -93,6 +93,9 @@ def test_a_repository_is_not_made_over_another(vault: Vault) -> None:
 def test_without_encryption_no_key_is_needed(vault: Vault) -> None:
     plain = Vault(MemoryStorage("plain")).create(encryption="none")
     assert open_repository(plain.storage, None).key_id == ""
+    # Who has a key and is offered a repository without encryption is being deceived.
+    with pytest.raises(WrongKeyError):
+        open_repository(plain.storage, vault.key)
     assert object_names(plain.storage, ["keys"]) == []
 
 
