@@ -11,14 +11,14 @@ from ohdiff.errors import UsageError
 from ohdiff_format.config import ChunkerConfig
 from ohdiff_format.limits import CHUNK_SIZE_BYTES_MAX, KEY_SIZE
 
-DEFAULT_CHUNK_SIZE_BYTES: Final = 64 << 10
+DEFAULT_CHUNK_SIZE_BYTES: Final = 32 << 10
 
 
 def chunker_of_size(avg_size: int) -> ChunkerConfig:
     """The chunker of a new repository with chunks of this average size."""
     rule = ChunkingRule.from_key(bytes(KEY_SIZE), avg_size=avg_size)
     if rule.max_size > CHUNK_SIZE_BYTES_MAX:
-        raise UsageError(f"an average chunk of {avg_size} bytes is too large", hint="use 4K to 4M; the default is 64K")
+        raise UsageError(f"an average chunk of {avg_size} bytes is too large", hint="use 4K to 4M; the default is 32K")
     return ChunkerConfig(
         rule=RULE_ID,
         min_size=rule.min_size,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from operator import sub
 from typing import Protocol
 
 from ohdiff.buffers import BufferPool
@@ -18,7 +18,7 @@ from ohdiff.filesystem import DirectoryHandle, read_xattrs
 from ohdiff_format.limits import ID_SIZE
 from ohdiff_format.tree import Content
 
-from .file_reading import BATCH_SIZE_BYTES, FileStream
+from .file_reading import BATCH_SIZE_BYTES, FilePieces
 from .observer import Observer
 from .source_listing import SourceListing
 from .source_rules import DirectoryRules
@@ -90,13 +90,19 @@ class FolderDirectory:
     """
 
     def __init__(
-        self, handle: DirectoryHandle, path: bytes, engine: Engine, rules: DirectoryRules, observer: Observer
+        self,
+        handle: DirectoryHandle,
+        path: bytes,
+        engine: Engine,
+        rules: DirectoryRules,
+        observer: Observer,
+        pool: BufferPool | None = None,
     ) -> None:
         self._handle = handle
         self._engine = engine
         self._rules = rules
         self._observer = observer
-        self._pool = BufferPool(BATCH_SIZE_BYTES, 2)
+        self._pool = pool or BufferPool(BATCH_SIZE_BYTES, 2)
         self.path = path
 
     def entries(self) -> Iterator[Entry]:
@@ -122,28 +128,22 @@ class FolderDirectory:
         except OSError as error:
             self._report(entry.path, error)
             return EmptyDirectory(entry.path)
-        return FolderDirectory(handle, entry.path, self._engine, self._rules, self._observer)
+        return FolderDirectory(handle, entry.path, self._engine, self._rules, self._observer, self._pool)
 
     def chunks(self, entry: Entry) -> Chunks:
         """The chunks of a file in it, cut and hashed now."""
         chunks: Chunks = []
-        stream = FileStream(self._handle, entry.name, self._engine, self._pool)
-        with ThreadPoolExecutor(1) as reader:
-            reader.submit(stream.run)
-            try:
-                for piece in stream:
-                    ids = [piece.ids[i : i + ID_SIZE] for i in range(0, len(piece.ids), ID_SIZE)]
-                    starts = [0, *piece.cuts[:-1]]
-                    chunks += zip(
-                        ids, [end - start for start, end in zip(starts, piece.cuts, strict=True)], strict=True
-                    )
-                    piece.buffer.release()
-            except OSError as error:
-                self._report(entry.path, error)
-            finally:
-                stream.cancel()
-        if stream.end is not None and stream.end.extents is not None:
-            entry.listing.extents[entry.row] = stream.end.extents
+        pieces = FilePieces(self._handle, entry.name, self._engine, self._pool)
+        try:
+            for piece in pieces:
+                ids = [piece.ids[i : i + ID_SIZE] for i in range(0, len(piece.ids), ID_SIZE)]
+                starts = [0, *piece.cuts[:-1]]
+                chunks += zip(ids, map(sub, piece.cuts, starts), strict=True)
+                piece.buffer.release()
+        except OSError as error:
+            self._report(entry.path, error)
+        if pieces.end is not None and pieces.end.extents is not None:
+            entry.listing.extents[entry.row] = pieces.end.extents
         return chunks
 
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:

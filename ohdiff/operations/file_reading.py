@@ -126,11 +126,8 @@ def read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> BatchResul
     return BatchResult(Piece(buffer, array("Q", cut_bytes).tolist(), ids), array("I", count_bytes).tolist(), statuses)
 
 
-class FileStream:
-    """One file read piece by piece in a worker, at most a few pieces ahead of who takes them.
-
-    Iterating gives the pieces, then `end` is set; an OSError of the worker is raised in the iteration.
-    """
+class FilePieces:
+    """One file read, cut and hashed piece by piece: iterating gives the pieces, then `end` is set."""
 
     def __init__(self, handle: DirectoryHandle, name: bytes, engine: Engine, pool: BufferPool) -> None:
         self._handle = handle
@@ -138,6 +135,53 @@ class FileStream:
         self._engine = engine
         self._pool = pool
         self._piece_size = max(BATCH_SIZE_BYTES, 2 * engine.rule.max_size)
+        self.end: StreamEnd | None = None
+
+    def __iter__(self) -> Iterator[Piece]:
+        fd = self._handle.open_file(self._name)
+        try:
+            status = read_status(fd, with_xattrs=True)
+            has_holes = may_have_holes(status.size, status.blocks512)
+            extents = _bounded(data_extents(fd, status.size)) if has_holes else [(0, status.size)]
+            reader = _ExtentReader(fd, extents)
+            yield from self._cut(reader)
+            after = read_status(fd)
+        finally:
+            os.close(fd)
+        stamps = [(each.size, each.mtime_ns, each.ctime_ns) for each in (status, after)]
+        is_whole = reader.size == sum(end - start for start, end in extents)
+        has_changed = stamps[0] != stamps[1] or not is_whole
+        if is_whole and has_holes:
+            layout = [bound for extent in extents for bound in extent]
+            self.end = StreamEnd(status, status.size, layout, has_changed)
+        else:
+            # A file that shrank has no known layout any more: it is kept as the plain bytes that were read.
+            self.end = StreamEnd(status, reader.size, None, has_changed)
+
+    def _cut(self, reader: _ExtentReader) -> Iterator[Piece]:
+        """The data of all extents as one stream."""
+        carry = b""
+        while not reader.is_done:
+            buffer = self._pool.take(self._piece_size)
+            with reader.read_into(buffer.data, carry) as data:
+                cut_bytes = self._engine.cut_stream(data, reader.is_done)
+                cuts = array("Q", cut_bytes).tolist()
+                ids = self._engine.hash_chunks(data, cut_bytes)
+                carry = bytes(data[cuts[-1] if cuts else 0 :])
+            if cuts:
+                yield Piece(buffer, cuts, ids)
+            else:
+                buffer.release()
+
+
+class FileStream:
+    """The pieces of one file, made by a worker a few ahead of who takes them.
+
+    Iterating gives the pieces, then `end` is set; an OSError of the worker is raised in the iteration.
+    """
+
+    def __init__(self, pieces: FilePieces) -> None:
+        self._made = pieces
         self._pieces: queue.Queue[Piece | StreamEnd | BaseException] = queue.Queue(_PIECES_AHEAD)
         self._is_cancelled = threading.Event()
         self.end: StreamEnd | None = None
@@ -145,7 +189,12 @@ class FileStream:
     def run(self) -> None:
         """Read the file; runs in a worker."""
         try:
-            self._put(self._read())
+            for piece in self._made:
+                self._put(piece)
+                if self._is_cancelled.is_set():
+                    return
+            assert self._made.end is not None
+            self._put(self._made.end)
         except BaseException as error:  # noqa: BLE001 - raised again where the pieces are taken
             self._put(error)
 
@@ -170,41 +219,6 @@ class FileStream:
             except queue.Full:
                 continue
             return
-
-    def _read(self) -> StreamEnd:
-        fd = self._handle.open_file(self._name)
-        try:
-            status = read_status(fd, with_xattrs=True)
-            has_holes = may_have_holes(status.size, status.blocks512)
-            extents = _bounded(data_extents(fd, status.size)) if has_holes else [(0, status.size)]
-            size = self._cut_extents(fd, extents)
-            after = read_status(fd)
-            stamps = [(each.size, each.mtime_ns, each.ctime_ns) for each in (status, after)]
-        finally:
-            os.close(fd)
-        is_whole = size == sum(end - start for start, end in extents)
-        has_changed = stamps[0] != stamps[1] or not is_whole
-        if not is_whole or (extents in ([], [(0, status.size)]) and not has_holes):
-            # A file that shrank has no known layout any more: it is kept as the plain bytes that were read.
-            return StreamEnd(status, size, None, has_changed)
-        return StreamEnd(status, status.size, [bound for extent in extents for bound in extent], has_changed)
-
-    def _cut_extents(self, fd: int, extents: list[tuple[int, int]]) -> int:
-        """Cut and hand over the data of all extents as one stream; returns how many bytes there were."""
-        reader = _ExtentReader(fd, extents)
-        carry = b""
-        while not reader.is_done and not self._is_cancelled.is_set():
-            buffer = self._pool.take(self._piece_size)
-            with reader.read_into(buffer.data, carry) as data:
-                cut_bytes = self._engine.cut_stream(data, reader.is_done)
-                cuts = array("Q", cut_bytes).tolist()
-                ids = self._engine.hash_chunks(data, cut_bytes)
-                carry = bytes(data[cuts[-1] if cuts else 0 :])
-            if cuts:
-                self._put(Piece(buffer, cuts, ids))
-            else:
-                buffer.release()
-        return reader.size
 
 
 def _bounded(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -31,6 +31,7 @@ from .file_reading import (
     LARGE_FILE_SIZE_BYTES,
     BatchResult,
     FileBatch,
+    FilePieces,
     FileRun,
     FileStream,
     read_batch,
@@ -146,7 +147,7 @@ class FileTaker:
         self._enqueue(lambda: self._take_batch(batch, future))
 
     def _submit_stream(self, leaf: OpenLeaf, row: int, handle: DirectoryHandle) -> None:
-        stream = FileStream(handle, leaf.listing.names[row], self._engine, self._pool)
+        stream = FileStream(FilePieces(handle, leaf.listing.names[row], self._engine, self._pool))
         self._streams.add(stream)
         self._readers.submit(stream.run)
         self._enqueue(lambda: self._take_stream(leaf, row, stream))
@@ -204,7 +205,7 @@ class FileTaker:
         leaf = run.leaf
         leaf.waiting += 1
         if status < 0:
-            stream = FileStream(run.handle, leaf.listing.names[row], self._engine, self._pool)
+            stream = FileStream(FilePieces(run.handle, leaf.listing.names[row], self._engine, self._pool))
             self._streams.add(stream)
             # A thread of its own: all readers may be waiting for somebody to take the pieces of later files.
             threading.Thread(target=stream.run, name="rereader").start()

@@ -32,10 +32,10 @@ from ohdiff_format.pack import (
 from .repository import Repository
 
 FOLDER: Final = "packs"
-PACK_SIZE_BYTES: Final = 64 << 20
+PACK_SIZE_BYTES: Final = 32 << 20
 _OPEN_DATA_PACKS: Final = 2
 # From this size on a pack is closed at the first block after which padding would add less than 1 part in 512.
-_CLOSABLE_SIZE_BYTES: Final = 40 << 20
+_CLOSABLE_SIZE_BYTES: Final = 16 << 20
 _CLOSING_WASTE: Final = 512
 _PACK_CHUNKS_MAX: Final = 500_000
 

@@ -27,6 +27,7 @@ from ohdiff.repository import chunk_writer, packs
 from ohdiff.repository.index_segment import BlockLocation
 from ohdiff.repository.keys import KeyDescription, Password, add_key, list_keys
 from ohdiff.storage import MemoryStorage
+from ohdiff_format import keys as format_keys
 from ohdiff_format.envelope import HEADER_SIZE_MAX
 
 Touched = set[tuple[str, bytes]]
@@ -315,7 +316,8 @@ def test_every_damage_of_the_only_key_is_an_integrity_error_or_a_wrong_key(site:
         assert isinstance(caught.value, WrongKeyError) == (damage is lost)
 
 
-def test_a_damaged_key_does_not_keep_another_from_opening(site: Site) -> None:
+def test_a_damaged_key_does_not_keep_another_from_opening(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(format_keys, "ARGON2_MEMORY_KIB", 64)
     vault = site.damaged("config", lambda data: data)
     other = Password(b"secret")
     added = add_key(vault.storage, vault.open().master_key, other, KeyDescription("other"))

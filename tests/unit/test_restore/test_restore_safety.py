@@ -307,7 +307,7 @@ class Failing:
         return self._inner.read(name, offset, size)
 
 
-@pytest.mark.parametrize("reads", [2, 4, 6, 8])
+@pytest.mark.parametrize("reads", [3, 4, 5])
 def test_storage_that_fails_ends_the_restore_and_leaves_whole_files(
     library: Any, source: Path, tmp_path: Path, reads: int
 ) -> None:
