@@ -1,4 +1,4 @@
-"""Law: whatever stands in the target, restoring with --delete makes it what was stored, and a second time does nothing."""
+"""Laws: whatever stands in the target, a restore with --delete makes it what was stored, and a second does nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.snapshots import StoredSnapshot
 from ohdiff.storage import MemoryStorage
 
-MEMORY = Path("/dev/shm")  # noqa: S108 -- the tmpfs of every Linux
+MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class HardLinkSpec:
     """Another name of the first file in the same folder, or an empty file where there is none."""
 
     def make(self, path: bytes) -> None:
-        folder = os.path.dirname(path)  # noqa: PTH120 -- paths are bytes here
+        folder = os.path.dirname(path)
         for name in sorted(os.listdir(folder)):
-            first = os.path.join(folder, name)  # noqa: PTH118
-            if os.path.isfile(first) and not os.path.islink(first):  # noqa: PTH113, PTH114
+            first = os.path.join(folder, name)
+            if os.path.isfile(first) and not os.path.islink(first):
                 os.link(first, path)
                 return
         FileSpec((), 0o600, 0).make(path)
@@ -92,7 +92,7 @@ class FolderSpec:
     mtime_ns: int = 0
 
     def make(self, path: bytes) -> None:
-        os.makedirs(path, exist_ok=True)  # noqa: PTH103
+        os.makedirs(path, exist_ok=True)
         for name, entry in self.entries.items():
             entry.make(path + b"/" + name)
         os.chmod(path, self.mode)

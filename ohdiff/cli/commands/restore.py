@@ -15,7 +15,7 @@ from ohdiff.errors import EXIT_FAILED, UsageError
 from ohdiff.operations.excludes import compile_patterns
 from ohdiff.operations.observer import Silent
 from ohdiff.operations.restore import RestoreOptions, RestoreResult, restore
-from ohdiff.operations.restore_options import OverwritePolicy, PathMatcher
+from ohdiff.operations.restore.options import OverwritePolicy, PathMatcher
 from ohdiff.repository.snapshots import StoredSnapshot
 
 from ..access import Access, opened

@@ -15,7 +15,7 @@ from support.description import describe_folder, differences
 from support.sources import build_zoo, random_bytes, text_bytes, write
 
 from ohdiff.errors import EXIT_INTEGRITY, IntegrityError, NoSnapshotError, TargetError
-from ohdiff.operations import restore_write
+from ohdiff.operations.restore import write as restore_write
 
 MiB = 1 << 20
 POLICIES = ["always", "if-changed", "if-newer", "never"]

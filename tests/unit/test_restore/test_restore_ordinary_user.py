@@ -34,7 +34,7 @@ def as_somebody(work: Callable[[], Any]) -> Any:
             os.setgid(GROUP)
             os.setuid(SOMEBODY)
             answer = (work(), "")
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - carried to the parent, which fails with it
             answer = (None, traceback.format_exc())
         with os.fdopen(writing, "wb") as pipe:
             pickle.dump(answer, pipe)
@@ -94,7 +94,7 @@ def test_what_an_ordinary_user_cannot_restore_is_said_once(
     write(source / "large", random_bytes(9 * MiB))
     has_device = (source / "device").exists()
     stored = library.vault.store(source)
-    result, errors, notes, found = restore(stored, home / "target")
+    _, errors, notes, found = restore(stored, home / "target")
     assert len(notes) == 1
     assert "owner" in notes[0]
     assert (
@@ -106,9 +106,6 @@ def test_what_an_ordinary_user_cannot_restore_is_said_once(
     mode, *rest = expected[b"/setuid"]
     expected[b"/setuid"] = (stat.S_IFREG | 0o755, *rest)
     assert mode == stat.S_IFREG | 0o4755
-    if has_device:
-        expected[b""] = (expected[b""][0], found[b""].mtime_ns, *expected[b""][2:])
-        found[b""] = found[b""]
     assert without_owner(found) == expected
     assert {(entry.uid, entry.gid) for entry in found.values()} == {(SOMEBODY, GROUP)}
     again, errors, notes, _ = restore(stored, home / "target")
@@ -192,7 +189,7 @@ def test_what_belongs_to_others_and_cannot_be_written_is_reported_by_entry(
     target = home / "target"
     write(target / "folder" / "file", b"on disk")
     os.chown(target, SOMEBODY, GROUP)
-    _, errors, _, found = restore(stored, target)
+    errors = restore(stored, target)[1]
     assert errors
     assert {kind for kind, _, _ in errors} == {TargetError}
     assert {item for _, item, _ in errors} <= {str(target / "folder"), str(target / "folder" / "file")}
@@ -204,5 +201,5 @@ def test_a_target_that_cannot_be_made_is_refused(
     library: Any, source: Path, home: Path, restore: Callable[..., tuple[Any, ...]]
 ) -> None:
     stored = library.vault.store(source)
-    with pytest.raises(AssertionError, match="TargetError.*Permission denied"):
+    with pytest.raises(AssertionError, match=r"TargetError.*Permission denied"):
         restore(stored, home.parent / "not ours" / "target")

@@ -1,4 +1,4 @@
-"""Nothing leads out of the target, damage is named and kept apart, and whatever cuts a restore short leaves files whole."""
+"""Nothing leads out of the target, damage is named and kept apart, and a restore cut short leaves files whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from support.sources import build_zoo, random_bytes, text_bytes, write
 from support.vault import Vault, object_names, replace_object
 
 from ohdiff.errors import EXIT_INTEGRITY, IntegrityError, StorageError, TargetError
-from ohdiff.operations import restore_files, restore_window, restore_write
+from ohdiff.operations.restore import files as restore_files
+from ohdiff.operations.restore import restore_window, restore_write
 from ohdiff.operations.tree_reader import TreeReader
 from ohdiff.repository import objects
 from ohdiff_format.envelope import KIND_INDEX

@@ -19,17 +19,17 @@ from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot
 from ohdiff_format.tree import Content, Listing
 
-from .observer import Observer, Progress
-from .restore_attributes import Wanted
-from .restore_crew import Crew
-from .restore_folders import Folder, OpenFolders
-from .restore_options import RestoreOptions, RestoreResult
-from .restore_report import RestoreReport, TargetUnusableError
-from .restore_target import TargetEntries
-from .restore_walk import Frame, RestoreWalk
-from .restore_work import RestoreRun
-from .tree_reader import Entry, TreeReader
-from .tree_writer import select_rows
+from ..observer import Observer, Progress
+from ..tree_reader import Entry, TreeReader
+from ..tree_writer import select_rows
+from .attributes import Wanted
+from .crew import Crew
+from .folders import Folder, OpenFolders
+from .options import RestoreOptions, RestoreResult
+from .report import RestoreReport, TargetUnusableError
+from .target import TargetEntries
+from .walk import Frame, RestoreWalk
+from .work import RestoreRun
 
 __all__ = ["RestoreOptions", "RestoreResult", "restore"]
 

@@ -14,7 +14,7 @@ from ohdiff.errors import IntegrityError
 from ohdiff.filesystem import data_extents, may_have_holes
 from ohdiff_format.limits import ID_SIZE
 
-from .restore_check import (
+from .check import (
     BATCH_FILES_MAX,
     BATCH_SIZE_BYTES,
     SMALL_FILE_SIZE_BYTES_MAX,
@@ -26,10 +26,10 @@ from .restore_check import (
     is_refusal,
     read_back,
 )
-from .restore_files import FileBook
-from .restore_folders import Folder
-from .restore_links import LinkGroup
-from .restore_work import Existing, Extent, FileWork, Problem, RestoreRun
+from .files import FileBook
+from .folders import Folder
+from .links import LinkGroup
+from .work import Existing, Extent, FileWork, Problem, RestoreRun
 
 _CHECKS_WAITING_MAX: Final = 8
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from ohdiff.filesystem import EntryColumns, read_entries
 from ohdiff_format.tree import Listing
 
-from .restore_folders import Folder
-from .restore_options import OverwritePolicy
-from .restore_target import make_enterable, unlock
-from .restore_work import RestoreRun
+from .folders import Folder
+from .options import OverwritePolicy
+from .target import make_enterable, unlock
+from .work import RestoreRun
 
 
 def may_overwrite(policy: OverwritePolicy, mtime_ns: int, existing_mtime_ns: int) -> bool:

@@ -16,15 +16,15 @@ from ohdiff.errors import IntegrityError
 from ohdiff.filesystem import DirectoryHandle, apply_attributes, set_layout
 from ohdiff_format.tree import Listing
 
-from .restore_check import is_refusal, read_back
-from .restore_folders import Folder
-from .restore_links import LinkGroup
-from .restore_options import Action
-from .restore_report import Failure
-from .restore_target import put_in_place, temporary_name, unlink_if_there, unlock, without_flags
-from .restore_window import Window
-from .restore_work import FileWork, Problem, RestoreRun
-from .restore_write import Bucket, FileAt, Outcome, write_bucket
+from .check import is_refusal, read_back
+from .folders import Folder
+from .links import LinkGroup
+from .options import Action
+from .report import Failure
+from .target import put_in_place, temporary_name, unlink_if_there, unlock, without_flags
+from .window import Window
+from .work import FileWork, Problem, RestoreRun
+from .write import Bucket, FileAt, Outcome, write_bucket
 
 
 class FileBook:

@@ -15,7 +15,7 @@ from typing import Final
 
 from ohdiff.filesystem import Attributes, DirectoryHandle
 
-from .restore_options import Action
+from .options import Action
 
 OPEN_FOLDERS_MAX: Final = 256
 

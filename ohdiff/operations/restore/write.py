@@ -23,9 +23,9 @@ from ohdiff_format.envelope import Buffer
 from ohdiff_format.limits import ID_SIZE
 from ohdiff_format.tree import Listing
 
-from .restore_folders import Folder
-from .restore_report import Failure
-from .restore_work import HOLE_CELL_SIZE_BYTES, FileWork, Problem, RestoreRun
+from .folders import Folder
+from .report import Failure
+from .work import HOLE_CELL_SIZE_BYTES, FileWork, Problem, RestoreRun
 
 # Together with the folders that other threads have open this stays far below the usual limit of 1024 descriptors.
 _FOLDERS_PER_BATCH: Final = 32

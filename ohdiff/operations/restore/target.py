@@ -26,10 +26,10 @@ from ohdiff.filesystem import (
 )
 from ohdiff_format.tree import Listing
 
-from .restore_attributes import Wanted
-from .restore_folders import Folder, OpenFolders, is_same_mount
-from .restore_options import Action
-from .restore_report import Failure
+from .attributes import Wanted
+from .folders import Folder, OpenFolders, is_same_mount
+from .options import Action
+from .report import Failure
 
 TEMPORARY_PREFIX = b".ohdiff-"
 _NAMES_PER_LOOK = 2048

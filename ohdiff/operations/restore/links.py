@@ -11,7 +11,7 @@ from typing import Literal
 
 from ohdiff_format.tree import Listing
 
-from .restore_folders import Folder
+from .folders import Folder
 
 
 @dataclass(slots=True, eq=False)

@@ -16,9 +16,9 @@ from ohdiff.errors import IntegrityError
 from ohdiff.repository.index_segment import BlockLocation, ChunkLocation
 from ohdiff_format.tree import Listing
 
-from .restore_folders import Folder
-from .restore_work import HOLE_CELL_SIZE_BYTES, FileWork, RestoreRun
-from .restore_write import Bucket, Outcome, Piece, WholeFiles, write_bucket
+from .folders import Folder
+from .work import HOLE_CELL_SIZE_BYTES, FileWork, RestoreRun
+from .write import Bucket, Outcome, Piece, WholeFiles, write_bucket
 
 # A planned file or chunk takes about 600 bytes, most of it for its row of the listing.
 WINDOW_ENTRIES: Final = 80_000

@@ -18,8 +18,8 @@ from ohdiff.errors import OhdiffError
 from ohdiff.filesystem import read_files
 from ohdiff_format.limits import ID_SIZE
 
-from .restore_folders import Folder
-from .restore_work import Existing, Extent, FileWork, Problem, RestoreRun
+from .folders import Folder
+from .work import Existing, Extent, FileWork, Problem, RestoreRun
 
 SMALL_FILE_SIZE_BYTES_MAX: Final = 1 << 20
 BATCH_SIZE_BYTES: Final = 4 << 20

@@ -11,9 +11,9 @@ from typing import Final
 
 from ohdiff.errors import IntegrityError, OhdiffError, TargetError
 
-from .observer import Observer, Progress
-from .restore_folders import Folder
-from .restore_options import Action, RestoreResult, Tally
+from ..observer import Observer, Progress
+from .folders import Folder
+from .options import Action, RestoreResult, Tally
 
 Failure = tuple[str, OSError]
 
@@ -107,10 +107,9 @@ class RestoreReport:
         is_fatal = code in _TARGET_IS_UNUSABLE
         if is_fatal and self.result.is_stopped_early:
             return
-        path = _shown(self._target + folder.path + (b"/" + name if name else b"")) or "/"
-        reason = os.strerror(code) if error.errno else str(error)
-        message = f"{path}: {what + ': ' if what else ''}{reason}"
-        self._collect(TargetError(message, hint=_HINTS.get(code, ""), item=path))
+        reason = os.strerror(code) if code else str(error)
+        path = self._target_path(folder, name)
+        self._collect(TargetError, path, f"{what}: {reason}" if what else reason, _HINTS.get(code, ""))
         if is_fatal:
             self.result.is_stopped_early = True
             if not self._is_ending:
@@ -120,26 +119,23 @@ class RestoreReport:
         """One entry could not be restored, be it for the target or for the repository."""
         if isinstance(error, OSError):
             self.target_failed(folder, name, error)
-            return
-        path = _shown(self.source_path(folder, name)) or "/"
-        self._collect(type(error)(f"{path}: {error.message}", hint=error.hint, item=path))
+        else:
+            self._collect(type(error), self.source_path(folder, name), error.message, error.hint)
 
     def left_incomplete(self, folder: Folder, name: bytes) -> None:
         """A file that was there before has been rewritten in part."""
-        path = _shown(self._target + folder.path + b"/" + name)
-        self._collect(
-            TargetError(f"{path}: rewritten in part only", hint="run the same restore again to finish it", item=path)
-        )
+        hint = "run the same restore again to finish it"
+        self._collect(TargetError, self._target_path(folder, name), "rewritten in part only", hint)
 
     def read_back_differs(self, folder: Folder, name: bytes, *, was_written: bool) -> None:
         """What is on the target is not what the snapshot says."""
-        path = _shown(self._target + folder.path + b"/" + name)
+        path = self._target_path(folder, name)
         if was_written:
-            message = f"{path}: reads back other data than was written"
-            self._collect(IntegrityError(message, hint="check the target's disk and this machine's memory", item=path))
+            hint = "check the target's disk and this machine's memory"
+            self._collect(IntegrityError, path, "reads back other data than was written", hint)
         else:
-            message = f"{path}: has other data, though its size and time are right"
-            self._collect(TargetError(message, hint="use --overwrite always", item=path))
+            reason = "has other data, though its size and time are right"
+            self._collect(TargetError, path, reason, "use --overwrite always")
 
     def dressing_failed(self, folder: Folder, name: bytes, failures: list[Failure]) -> None:
         """Some attributes could not be given; what the system or the user cannot do at all is said once."""
@@ -157,11 +153,12 @@ class RestoreReport:
         """Some entry belongs to somebody else than it should."""
         self.note_once("owner", "some owners could not be restored: only root can give files to others")
 
-    def _collect(self, error: OhdiffError) -> None:
+    def _target_path(self, folder: Folder, name: bytes) -> bytes:
+        return self._target + folder.path + (b"/" + name if name else b"")
+
+    def _collect(self, kind: type[OhdiffError], path: bytes, reason: str, hint: str) -> None:
+        path = path or b"/"
+        error = kind(f"{path.decode(errors='backslashreplace')}: {reason}", hint=hint, item=os.fsdecode(path))
         self.result.errors.append(error)
         self._progress.errors += 1
         self._observer.error(error)
-
-
-def _shown(path: bytes) -> str:
-    return path.decode(errors="backslashreplace")

@@ -9,9 +9,9 @@ from typing import Final
 from ohdiff.errors import TargetError
 from ohdiff_format.tree import Listing
 
-from .restore_folders import Folder
-from .restore_links import LinkGroup
-from .restore_work import RestoreRun
+from .folders import Folder
+from .links import LinkGroup
+from .work import RestoreRun
 
 _CANNOT_LINK: Final = {errno.EMLINK, errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 

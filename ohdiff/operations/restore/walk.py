@@ -17,14 +17,14 @@ from ohdiff.errors import IntegrityError
 from ohdiff.filesystem import EntryColumns, read_entries
 from ohdiff_format.tree import Listing
 
-from .restore_directories import Directories, may_overwrite
-from .restore_existing import ExistingFiles
-from .restore_files import FileBook
-from .restore_folders import Folder
-from .restore_linking import LinkMaker
-from .restore_links import LinkGroup, LinkGroups
-from .restore_options import Tally
-from .restore_work import Existing, RestoreRun
+from .directories import Directories, may_overwrite
+from .existing import ExistingFiles
+from .files import FileBook
+from .folders import Folder
+from .linking import LinkMaker
+from .links import LinkGroup, LinkGroups
+from .options import Tally
+from .work import Existing, RestoreRun
 
 _TYPE_BITS: Final = 0o170000
 _NOTHING: Final[dict[bytes, int]] = {}

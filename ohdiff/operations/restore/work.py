@@ -14,14 +14,14 @@ from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.index import ChunkIndex
 from ohdiff_format.tree import Listing
 
-from .restore_attributes import Wanted
-from .restore_crew import Crew
-from .restore_folders import Folder, OpenFolders
-from .restore_links import LinkGroup
-from .restore_options import RestoreOptions
-from .restore_report import RestoreReport
-from .restore_target import TargetEntries
-from .tree_reader import TreeReader
+from ..tree_reader import TreeReader
+from .attributes import Wanted
+from .crew import Crew
+from .folders import Folder, OpenFolders
+from .links import LinkGroup
+from .options import RestoreOptions
+from .report import RestoreReport
+from .target import TargetEntries
 
 Extent = tuple[int, int]
 Way = Literal["new", "replace", "in place"]
