@@ -18,7 +18,8 @@ from support.vault import Vault, object_names, replace_object
 
 from ohdiff.errors import EXIT_INTEGRITY, IntegrityError, StorageError, TargetError
 from ohdiff.operations.restore import files as restore_files
-from ohdiff.operations.restore import restore_window, restore_write
+from ohdiff.operations.restore import window as restore_window
+from ohdiff.operations.restore import write as restore_write
 from ohdiff.operations.tree_reader import TreeReader
 from ohdiff.repository import objects
 from ohdiff_format.envelope import KIND_INDEX
