@@ -21,7 +21,7 @@ $(VENV)/.built: $(VENV)/.created $(SOURCES)
 	touch $@
 
 test: build
-	$(BIN)/pytest
+	cd tests && ../$(BIN)/pytest
 
 lint: build
 	$(BIN)/ruff check .

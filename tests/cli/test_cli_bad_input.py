@@ -84,7 +84,7 @@ def test_what_cannot_be_a_snapshot(stored: Path, run: Run, selector: str) -> Non
 def test_a_damaged_config(stored: Path, run: Run, source: Path, name: str) -> None:
     config = stored / "config"
     data = config.read_bytes()
-    damaged = {"flipped": data.replace(b'"avg_size":65536', b'"avg_size":65537'), "truncated": data[:40], "empty": b""}
+    damaged = {"flipped": data.replace(b'"avg_size":32768', b'"avg_size":32769'), "truncated": data[:40], "empty": b""}
     rewrite(config, damaged[name])
     before = contents(stored)
     result = run("snapshot", source)

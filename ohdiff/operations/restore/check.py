@@ -19,7 +19,7 @@ from ohdiff.filesystem import read_files
 from ohdiff_format.limits import ID_SIZE
 
 from .folders import Folder
-from .work import Existing, Extent, FileWork, Problem, RestoreRun
+from .work import Existing, Extent, FileWork, Problem, RestoreRun, kept
 
 SMALL_FILE_SIZE_BYTES_MAX: Final = 1 << 20
 BATCH_SIZE_BYTES: Final = 4 << 20
@@ -122,7 +122,7 @@ def check_unit(run: RestoreRun, unit: CheckUnit) -> list[int] | OSError:
         finally:
             os.close(fd)
     except OSError as error:
-        return error
+        return kept(error)
 
 
 def _wrong_in_unit(key: bytes, fd: int, unit: CheckUnit) -> list[int]:
@@ -178,7 +178,7 @@ def read_back(run: RestoreRun, work: FileWork, name: bytes) -> bool | Problem:
         finally:
             os.close(fd)
     except (OSError, OhdiffError) as error:
-        return error
+        return kept(error)
     return position == work.data_size
 
 

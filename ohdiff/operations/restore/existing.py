@@ -29,7 +29,7 @@ from .check import (
 from .files import FileBook
 from .folders import Folder
 from .links import LinkGroup
-from .work import Existing, Extent, FileWork, Problem, RestoreRun
+from .work import Existing, Extent, FileWork, Problem, RestoreRun, kept
 
 _CHECKS_WAITING_MAX: Final = 8
 
@@ -123,7 +123,7 @@ class ExistingFiles:
                 return
             self._check_units(work, disk_extents)
         except (IntegrityError, OSError) as error:
-            work.error = work.error or error
+            work.error = work.error or kept(error)
         self._done(work)
 
     def _check_units(self, work: FileWork, disk_extents: Sequence[Extent] | None) -> None:

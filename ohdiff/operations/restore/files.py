@@ -23,7 +23,7 @@ from .options import Action
 from .report import Failure
 from .target import put_in_place, temporary_name, unlink_if_there, unlock, without_flags
 from .window import Window
-from .work import FileWork, Problem, RestoreRun
+from .work import FileWork, Problem, RestoreRun, kept
 from .write import Bucket, FileAt, Outcome, write_bucket
 
 
@@ -274,7 +274,7 @@ class FileBook:
             if position != work.data_size:
                 raise _wrong_length()
         except IntegrityError as error:
-            work.error = work.error or error
+            work.error = work.error or kept(error)
         self.done(work)
 
     def _finish(self, work: FileWork) -> None:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from ohdiff.errors import OhdiffError
 from ohdiff.filesystem import EntryColumns
@@ -29,6 +29,15 @@ Problem = OhdiffError | OSError
 
 # The smallest run of zeros that `sparse` makes a hole of, aligned to its size in the file: a block of most systems.
 HOLE_CELL_SIZE_BYTES: Final = 4 << 10
+
+
+_Error = TypeVar("_Error", bound=OhdiffError | OSError)
+
+
+def kept(error: _Error) -> _Error:
+    """The error without the frames that it came through: they hold whole blocks, and refer back to it."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from ohdiff_format.tree import Listing
 
 from .folders import Folder
 from .report import Failure
-from .work import HOLE_CELL_SIZE_BYTES, FileWork, Problem, RestoreRun
+from .work import HOLE_CELL_SIZE_BYTES, FileWork, Problem, RestoreRun, kept
 
 # Together with the folders that other threads have open this stays far below the usual limit of 1024 descriptors.
 _FOLDERS_PER_BATCH: Final = 32
@@ -109,7 +109,7 @@ def write_bucket(run: RestoreRun, bucket: Bucket) -> Outcome:
         try:
             plain = run.reader.load_block(bucket.location)
         except IntegrityError as error:
-            return _all_failed(bucket, error)
+            return _all_failed(bucket, kept(error))
     view = memoryview(plain)
     if bucket.wholes:
         # One hasher, reset for each chunk, takes 0.45 us a chunk where keying each anew takes 0.73.
@@ -163,8 +163,8 @@ def _verified(hasher: blake3, bucket: Bucket, files: WholeFiles, view: memoryvie
     if not bad:
         return files
     outcome.errors += [(FileAt(folder, listing, row), _damaged(bucket, wrong)) for row, wrong in bad.items()]
-    kept = [(row, start) for row, start in zip(rows, starts, strict=True) if row not in bad]
-    return WholeFiles(folder, listing, [row for row, _ in kept], [start for _, start in kept])
+    good = [(row, start) for row, start in zip(rows, starts, strict=True) if row not in bad]
+    return WholeFiles(folder, listing, [row for row, _ in good], [start for _, start in good])
 
 
 def _first_wrong(hasher: blake3, ids: bytes, sizes: Sequence[int], view: memoryview) -> bytes | None:
@@ -221,7 +221,7 @@ def _open_folders(
         try:
             fd = run.folders.acquire(files.folder).fd
         except OSError as error:
-            outcome.errors += [(file, error) for file in _each(files)]
+            outcome.errors += [(file, kept(error)) for file in _each(files)]
             continue
         opened.append(files.folder)
         descriptors += [fd] * len(files.rows)
@@ -267,7 +267,7 @@ def _read_back_batch(
                 if not _holds(run, file, view[start : start + file.listing.sizes[file.row]]):
                     outcome.misread.append(file)
             except OSError as error:
-                outcome.errors.append((file, error))
+                outcome.errors.append((file, kept(error)))
 
 
 def _holds(run: RestoreRun, file: FileAt, data: memoryview) -> bool:
@@ -292,7 +292,7 @@ def _write_pieces(
     try:
         return PieceOutcome(work, count, _put_pieces(run, work, pieces, view), None)
     except OSError as error:
-        return PieceOutcome(work, count, 0, error)
+        return PieceOutcome(work, count, 0, kept(error))
 
 
 def _put_pieces(run: RestoreRun, work: FileWork, pieces: list[Piece], view: memoryview) -> int:
