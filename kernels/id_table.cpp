@@ -395,6 +395,11 @@ TableFile::TableFile(std::string path, Mode mode) : path_(std::move(path)) {
     if (descriptor_ >= 0) ::close(descriptor_);
     throw TableError(code, path_, std::strerror(code));
   }
+  if (S_ISDIR(status.st_mode)) {
+    // Some file systems let a directory be opened for reading, and give it a size.
+    ::close(descriptor_);
+    throw TableError(EISDIR, path_, std::strerror(EISDIR));
+  }
   size_ = static_cast<std::uint64_t>(status.st_size);
   device_ = static_cast<std::uint64_t>(status.st_dev);
   inode_ = static_cast<std::uint64_t>(status.st_ino);
