@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support.vault import Vault
 
 from ohdiff.storage import LocalStorage, MemoryStorage
+
+# No test is judged by its time: a busy machine must not fail one.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture

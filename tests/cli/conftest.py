@@ -73,7 +73,7 @@ def shell(home: Home) -> Callable[..., subprocess.CompletedProcess[bytes]]:
 
     def call(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "ohdiff", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False, **options)
+        return subprocess.run(command, capture_output=True, timeout=600, check=False, **options)
 
     return call
 

@@ -37,7 +37,7 @@ def test_an_interrupted_snapshot_keeps_what_it_has_read(
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, "snapshot", large], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, "snapshot", large], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 130
     assert "are kept" in done.stderr

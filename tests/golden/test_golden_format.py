@@ -358,7 +358,7 @@ def test_an_ordinary_user_restores_all_but_owners_and_devices(tmp_path: Path) ->
     drop += "os.geteuid() or (os.setgroups([]), os.setgid(65534), os.setuid(65534))\n"
     drop += "reader.run(options, report)\nsys.exit(report.damage_count)"
     command = [sys.executable, "-c", drop, repository.name, "restore", "latest", "target"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=tmp_path)
     target = tmp_path / "target"
     assert done.returncode == 0, done.stderr
     assert "owners are not restored" in done.stderr
