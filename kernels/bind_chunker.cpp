@@ -10,6 +10,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "read_buffer.hpp"
 #include "scan.hpp"
 
 namespace nb = nanobind;
@@ -23,22 +24,6 @@ namespace {
 using namespace ohdiff;
 
 constexpr u64 largest_max_size = u64{1} << 30;
-
-// A contiguous view of a Python buffer; the exporter cannot resize it while this lives.
-class ReadBuffer {
- public:
-  explicit ReadBuffer(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-  }
-  ~ReadBuffer() { PyBuffer_Release(&view_); }
-  ReadBuffer(const ReadBuffer&) = delete;
-  ReadBuffer& operator=(const ReadBuffer&) = delete;
-  const u8* data() const { return static_cast<const u8*>(view_.buf); }
-  std::size_t size() const { return static_cast<std::size_t>(view_.len); }
-
- private:
-  Py_buffer view_;
-};
 
 template <class Value>
 nb::bytes to_bytes(const std::vector<Value>& values) {

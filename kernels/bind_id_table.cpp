@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "id_table.hpp"
+#include "read_buffer.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -18,21 +19,6 @@ using namespace nb::literals;
 namespace {
 
 using namespace ohdiff;
-
-// A contiguous view of a Python buffer; the exporter cannot resize it while this lives.
-class BufferView {
- public:
-  explicit BufferView(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-  }
-  ~BufferView() { PyBuffer_Release(&view_); }
-  BufferView(const BufferView&) = delete;
-  BufferView& operator=(const BufferView&) = delete;
-  Bytes bytes() const { return {static_cast<const std::uint8_t*>(view_.buf), static_cast<std::size_t>(view_.len)}; }
-
- private:
-  Py_buffer view_;
-};
 
 // Bytes that are filled in place before anyone else sees them.
 class NewBytes {
@@ -109,7 +95,7 @@ class SharedTable {
 nb::tuple find_keys(const SharedTable& shared, const nb::object& keys) {
   const auto table = shared.get();
   const auto shape = table->rows().shape();
-  const BufferView view(keys);
+  const ReadBuffer view(keys);
   if (view.bytes().size() % shape.key_size != 0) throw std::invalid_argument("keys are not a multiple of key_size");
   const auto count = view.bytes().size() / shape.key_size;
   const NewBytes found(count), values(count * shape.value_size);
@@ -133,7 +119,7 @@ std::uint64_t write_table(const nb::object& path, const nb::object& keys, const 
   const auto shape = checked_shape(key_size, value_size);
   const auto name = file_name(path);
   const auto checked_tag = table_tag(tag);
-  const BufferView key_view(keys), value_view(values);
+  const ReadBuffer key_view(keys), value_view(values);
   const auto count = key_view.bytes().size() / shape.key_size;
   if (key_view.bytes().size() % shape.key_size != 0 || value_view.bytes().size() != count * shape.value_size)
     throw std::invalid_argument("keys and values do not hold the same whole number of rows");

@@ -3,9 +3,15 @@
 
 void bind_chunker(nanobind::module_& module);
 void bind_id_table(nanobind::module_& module);
+void bind_resemblance(nanobind::module_& module);
+void bind_numbers(nanobind::module_& module);
+void bind_tensor_change(nanobind::module_& module);
 
 NB_MODULE(_kernels, module) {
-  module.doc() = "Compute kernels: boundary scan, features, and the sorted id table.";
+  module.doc() = "Compute kernels: boundary scan, features, the sorted id table, and the resemblance table.";
   bind_chunker(module);
   bind_id_table(module);
+  bind_resemblance(module);
+  bind_numbers(module);
+  bind_tensor_change(module);
 }

@@ -1,4 +1,4 @@
-"""Compute kernels: the chunker of rule g32s2/1 (kernels/scan.hpp) and the sorted id table (kernels/id_table.hpp)."""
+"""Compute kernels (kernels/*.hpp): the chunker of rule g32s2/1, the sorted id table, the resemblance table, numbers."""
 
 import os
 from collections.abc import Sequence
@@ -67,6 +67,108 @@ class Chunker:
 
         ValueError when cuts do not ascend or lie beyond the data.
         """
+
+def available_numbers_kernels() -> list[str]:
+    """Names of the number kernels that this CPU can run, best first; the last is "scalar"."""
+
+def split_numbers(
+    data: Buffer, width: int, transform: int, base: Buffer | None = None, cast: int = 0, kernel: str = ""
+) -> bytes:
+    """
+    Byte planes of little-endian elements, after a transform (SPEC section 6.5).
+
+    Buffers are contiguous host memory of any alignment, read in place while the interpreter's lock is released, and
+    not kept.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Whole elements, at most 1 GiB.
+    width : int
+        Bytes of an element: 1, 2, 4 or 8.
+    transform : int
+        0 none, 1 XOR with the base, 2 difference of floats, 3 difference of integers, 4 difference of floats, grouped
+        by the magnitude of the base.
+    base : bytes-like, optional
+        As many elements as in `data`; given with every transform but 0.
+    cast : int
+        0 none; 1 or 2: the base is f32, and is rounded to bf16 or f16 first, to nearest, ties to even. Width 2 only.
+    kernel : str
+        One of `available_numbers_kernels()`, or "" for the best; all give the same bytes.
+
+    Returns
+    -------
+    bytes
+        `width` planes back to back: byte 0 of every element, then byte 1 of every element, and so on.
+
+    Raises
+    ------
+    ValueError
+        Sizes or codes are out of bounds, or the kernel is unknown or cannot run on this CPU.
+    """
+
+def split_numbers_into(
+    data: Buffer,
+    target: bytearray | memoryview,
+    width: int,
+    transform: int,
+    base: Buffer | None = None,
+    cast: int = 0,
+    kernel: str = "",
+) -> None:
+    """
+    `split_numbers` into memory of the caller, exactly as large as the data.
+
+    ValueError also when it has another size, or overlaps the data or the base.
+    """
+
+def join_numbers(
+    planes: Buffer, width: int, transform: int, base: Buffer | None = None, cast: int = 0, kernel: str = ""
+) -> bytes:
+    """The elements that `split_numbers` made planes of, given the same other arguments."""
+
+def join_numbers_into(
+    planes: Buffer,
+    target: bytearray | memoryview,
+    width: int,
+    transform: int,
+    base: Buffer | None = None,
+    cast: int = 0,
+    kernel: str = "",
+) -> None:
+    """
+    `join_numbers` into memory of the caller, exactly as large as the planes.
+
+    ValueError also when it has another size, or overlaps the planes or the base.
+    """
+
+def count_changes(before: Buffer, after: Buffer, kind: str) -> tuple[int, int, float, float]:
+    """
+    How far two arrays of numbers lie apart (kernels/tensor_change.hpp).
+
+    Parameters
+    ----------
+    before, after : bytes-like
+        Whole little-endian elements, as many on both sides; contiguous host memory of any alignment, read in place while
+        the interpreter's lock is released, and not kept.
+    kind : str
+        "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0", and integers of
+        either sign: "i64", "i32", "i16", "i8".
+
+    Returns
+    -------
+    changed : int
+        Elements whose bytes differ.
+    not_finite : int
+        Elements that are an infinity or a NaN on either side; they are in no sum. 0 for integers.
+    difference_square_sum, old_square_sum : float
+        Sums over the others of (after - before)^2 and of before^2, in float64; 0 for integers.
+
+    Raises
+    ------
+    ValueError
+        Sizes differ or are no multiple of the element's, or the kind is unknown.
+    """
 
 def write_id_table(
     path: str | bytes | os.PathLike[str],
@@ -228,3 +330,69 @@ class IdTable:
         """
         Keys the filter has let through since opening: those found and its false positives.
         """
+
+class ResemblanceTable:
+    """Which earlier chunk shares most features with a new one; kept in a file, or in memory.
+
+    Holds the latest chunks up to a bound, each with 12 features and the first 16 bytes of its id. Any number of threads
+    may use it; they take turns. What it answers is a hint: the chunk may be gone, or may not be worth a difference.
+
+    Parameters
+    ----------
+    path : None keeps everything in memory. A file that is missing, damaged, of another version or under another tag is
+        begun anew, by a new file in its place. Of one that is larger than the bound, the newest chunks are kept.
+    chunk_count_max : 128 to 2^24, rounded down to a power of two: how far the table grows, by doubling, at 96 bytes a
+        chunk.
+    tag : 32 bytes that name what features and prefixes mean: the repository, and the keyed words of the rule.
+    is_writable : False: what is added is seen here and never written. One process may write a file at a time, which the
+        caller sees to; others may read it meanwhile.
+
+    Raises
+    ------
+    OSError
+        The file is there and cannot be opened.
+    ValueError
+        A size is out of bounds.
+    """
+
+    def __init__(
+        self,
+        path: str | bytes | os.PathLike[str] | None,
+        chunk_count_max: int,
+        tag: bytes,
+        is_writable: bool = True,
+    ) -> None: ...
+    def add(self, features: Buffer, prefixes: Buffer) -> None:
+        """Remember chunks: uint32[chunks * 12] and uint8[chunks * 16]. Those whose features are all 0 are left out."""
+
+    def find(self, features: Buffer, equal_min: int = 2) -> tuple[bytes, bytes]:
+        """The chunk that shares most features with each of these, the newest of several.
+
+        Parameters
+        ----------
+        features : uint32[chunks * 12]; chunks whose features are all 0 resemble nothing.
+        equal_min : 1 to 12: fewer equal features are no resemblance.
+
+        Returns
+        -------
+        prefixes : uint8[chunks * 16], zeros where nothing resembles the chunk.
+        equal_counts : uint8[chunks], how many features are equal; 0 where nothing resembles the chunk.
+        """
+
+    def flush(self) -> None:
+        """Write what is new to the file, without waiting for the disk; OSError when that fails."""
+
+    def close(self) -> None:
+        """Release the file and the memory; what was not flushed is lost. Closing twice is harmless."""
+
+    @property
+    def chunk_count(self) -> int:
+        """Chunks that can be found."""
+
+    @property
+    def capacity(self) -> int:
+        """Chunks that the table holds before it grows, or forgets the oldest."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory for the table; pages of a file count once they were read."""

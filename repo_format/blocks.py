@@ -1,4 +1,7 @@
-"""Block codecs: how the plain bytes of a block become stored bytes (SPEC section 6.2)."""
+"""Block codecs: how the plain bytes of a block become stored bytes (SPEC sections 6.2 and 6.4).
+
+Blocks of numbers are decoded to their planes in numbers.py; joining planes is left to whoever has a fast way.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +11,27 @@ import zstandard
 
 from .envelope import Buffer, check_frame, decompress_frame
 from .errors import FormatError, UnknownFeatureError
-from .limits import BLOCK_SIZE_BYTES_MAX
+from .limits import BASE_SIZE_BYTES_MAX, BLOCK_SIZE_BYTES_MAX
 
 CODEC_RAW: Final = 0
 CODEC_ZSTD: Final = 1
-KNOWN_CODECS: Final = frozenset({CODEC_RAW, CODEC_ZSTD})
+CODEC_DELTA: Final = 2
+CODEC_NUMBERS: Final = 3
 
 
-class BlockEncoder:
-    """Compresses blocks with one zstd context; not to be shared between threads.
+def decode_block(codec: int, payload: Buffer, plain_size: int, base: Buffer = b"") -> Buffer:
+    """The plain bytes of a block of bytes; FormatError unless they are exactly `plain_size` long.
 
     Parameters
     ----------
-    level : zstd level, or None to store blocks as they are.
+    base : the bytes of all base chunks, back to back; empty for a block that needs none.
     """
-
-    def __init__(self, level: int | None) -> None:
-        self._compressor = None if level is None else zstandard.ZstdCompressor(level=level)
-
-    def encode(self, plain: Buffer) -> tuple[int, Buffer]:
-        """(codec, payload): never longer than `plain`."""
-        if self._compressor is None:
-            return CODEC_RAW, plain
-        payload = self._compressor.compress(plain)
-        return (CODEC_ZSTD, payload) if len(payload) < len(plain) else (CODEC_RAW, plain)
-
-
-def decode_block(codec: int, payload: Buffer, plain_size: int) -> Buffer:
-    """The plain bytes of a block; FormatError unless they are exactly `plain_size` long."""
     if plain_size > BLOCK_SIZE_BYTES_MAX:
         raise FormatError("a block is larger than its limit")
     if codec == CODEC_ZSTD:
         return decompress_frame(payload, plain_size)
+    if codec == CODEC_DELTA:
+        return decompress_frame(payload, plain_size, as_prefix(base))
     if codec != CODEC_RAW:
         raise UnknownFeatureError(f"block codec {codec}")
     if len(payload) != plain_size:
@@ -47,16 +39,25 @@ def decode_block(codec: int, payload: Buffer, plain_size: int) -> Buffer:
     return payload
 
 
-def decode_block_into(codec: int, payload: Buffer, target: memoryview) -> None:
-    """Decode a block into memory of exactly its plain size; FormatError unless it fills it."""
-    if codec != CODEC_ZSTD:
+def decode_block_into(
+    codec: int, payload: Buffer, target: memoryview, prefix: zstandard.ZstdCompressionDict | None = None
+) -> None:
+    """Decode a block of bytes into memory of exactly its plain size; FormatError unless it fills it."""
+    if codec not in (CODEC_ZSTD, CODEC_DELTA):
         target[:] = decode_block(codec, payload, len(target))
         return
     check_frame(payload, len(target))
     try:
-        reader = zstandard.ZstdDecompressor().stream_reader(payload)
+        reader = zstandard.ZstdDecompressor(dict_data=prefix).stream_reader(payload)
         size = reader.readinto(target)
     except zstandard.ZstdError as error:
         raise FormatError(f"a zstd frame does not decode: {error}") from error
     if size != len(target):
         raise FormatError("a zstd frame gave another size than declared")
+
+
+def as_prefix(base: Buffer) -> zstandard.ZstdCompressionDict | None:
+    """What a frame's matches may reach back into: the base as raw content; None without a base."""
+    if len(base) > BASE_SIZE_BYTES_MAX:
+        raise FormatError("the bases of a block are larger than their limit")
+    return zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT) if base else None

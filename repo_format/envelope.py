@@ -35,6 +35,8 @@ _PLAIN_RAW, _PLAIN_ZSTD = 0, 1
 class _Aead(Protocol):
     def encrypt(self, nonce: bytes, data: Buffer, associated_data: bytes | None) -> bytes: ...
     def decrypt(self, nonce: bytes, data: Buffer, associated_data: bytes | None) -> bytes: ...
+    def encrypt_into(self, nonce: bytes, data: Buffer, associated_data: bytes | None, buf: Buffer) -> int: ...
+    def decrypt_into(self, nonce: bytes, data: Buffer, associated_data: bytes | None, buf: Buffer) -> int: ...
 
 
 class _ChecksumOnly:
@@ -48,6 +50,17 @@ class _ChecksumOnly:
         if len(data) < TAG_SIZE or self._tag(nonce, body, associated_data) != bytes(data[-TAG_SIZE:]):
             raise InvalidTag
         return bytes(body)
+
+    def encrypt_into(self, nonce: bytes, data: Buffer, associated_data: bytes | None, buf: Buffer) -> int:
+        target = memoryview(buf)
+        target[: len(data)] = data
+        target[len(data) :] = self._tag(nonce, data, associated_data)
+        return len(target)
+
+    def decrypt_into(self, nonce: bytes, data: Buffer, associated_data: bytes | None, buf: Buffer) -> int:
+        target = memoryview(buf)
+        target[:] = self.decrypt(nonce, data, associated_data)
+        return len(target)
 
     @staticmethod
     def _tag(nonce: bytes, data: Buffer, associated_data: bytes | None) -> bytes:
@@ -74,6 +87,17 @@ class Sealer:
     def seal(self, number: int, plain: Buffer) -> bytes:
         """The sealed message: as long as `plain` plus 16 bytes. A number is used once per object."""
         return self._aead.encrypt(number.to_bytes(12, "little"), plain, self.header)
+
+    def seal_into(self, number: int, plain: Buffer, target: memoryview) -> None:
+        """As `seal`; fills `target`, which is exactly as long as the sealed message."""
+        self._aead.encrypt_into(number.to_bytes(12, "little"), plain, self.header, target)
+
+    def open_into(self, number: int, sealed: Buffer, target: memoryview) -> None:
+        """As `open`; fills `target`, which is exactly as long as the plain message."""
+        try:
+            self._aead.decrypt_into(number.to_bytes(12, "little"), sealed, self.header, target)
+        except InvalidTag as error:
+            raise AuthenticationError("a sealed message does not match its tag") from error
 
     def open(self, number: int, sealed: Buffer) -> bytes:
         """The plain message; AuthenticationError if it was changed, moved, or made under another key."""
@@ -156,11 +180,11 @@ def unpack_plain(data: bytes) -> bytes:
     return bytes(payload)
 
 
-def decompress_frame(frame: Buffer, size: int) -> bytes:
+def decompress_frame(frame: Buffer, size: int, prefix: zstandard.ZstdCompressionDict | None = None) -> bytes:
     """Decompress exactly one zstd frame that must declare and give exactly `size` bytes."""
     check_frame(frame, size)
     try:
-        plain = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+        plain = zstandard.ZstdDecompressor(dict_data=prefix).decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FormatError(f"a zstd frame does not decode: {error}") from error
     if len(plain) != size:

@@ -23,6 +23,10 @@ BLOCKS_PER_PACK_MAX = 1 << 16
 CHUNKS_PER_BLOCK_MAX = 1 << 20
 PACKS_PER_INDEX_MAX = 1 << 16
 LEAF_ROWS_MAX = 1 << 16
+# What a delta may stand on: so many chunks of together so many bytes, and so many blocks one upon the other.
+BASES_PER_BLOCK_MAX = 1 << 16
+BASE_SIZE_BYTES_MAX = 32 << 20
+DEPTH_MAX = 4
 
 Length = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Unsigned = Annotated[int, msgspec.Meta(ge=0)]

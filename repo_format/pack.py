@@ -13,18 +13,21 @@ from typing import Annotated, Final
 
 import msgspec
 
-from .blocks import KNOWN_CODECS
+from .blocks import CODEC_DELTA, CODEC_NUMBERS, CODEC_RAW, CODEC_ZSTD
 from .envelope import pack_plain, unpack_plain
 from .errors import FormatError, UnknownFeatureError
 from .limits import (
+    BASES_PER_BLOCK_MAX,
     BLOCK_SIZE_BYTES_MAX,
     BLOCKS_PER_PACK_MAX,
     CHUNK_SIZE_BYTES_MAX,
     CHUNKS_PER_BLOCK_MAX,
-    ID_SIZE,
+    DEPTH_MAX,
+    ID_PREFIX_SIZE,
     PACK_SIZE_BYTES_MAX,
     TAG_SIZE,
 )
+from .numbers import parse_parameters
 
 NUMBER_FOOTER: Final = 2**64 - 1
 NUMBER_TRAILER: Final = 2**64 - 2
@@ -41,19 +44,25 @@ class BlockRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `chunk_prefixes` holds the first 16 bytes of each chunk id in an index, and nothing in a footer: a chunk's id
     follows from its bytes, so that the index can be made again by decoding the packs, and on trees of tiny files an
     id costs more than the metadata of its file. Full ids stand in the trees, and every read is checked against them.
+    `base_prefixes` holds 16 bytes for each base chunk, in both.
     """
 
     sealed_size: Size
     codec: Annotated[int, msgspec.Meta(ge=0, le=255)]
     chunk_sizes: Annotated[list[ChunkSize], msgspec.Meta(max_length=CHUNKS_PER_BLOCK_MAX)]
     chunk_prefixes: bytes = b""
-    base_ids: bytes = b""
+    base_prefixes: bytes = b""
     parameters: bytes = b""
 
     @property
     def plain_size(self) -> int:
         """Bytes of all its chunks together."""
         return sum(self.chunk_sizes)
+
+    @property
+    def depth(self) -> int:
+        """How many blocks stand one upon the other: 0 for a block without bases."""
+        return self.parameters[0] if self.parameters else 0
 
 
 BlockTable = Annotated[list[BlockRecord], msgspec.Meta(max_length=BLOCKS_PER_PACK_MAX)]
@@ -74,12 +83,33 @@ def check_block(block: BlockRecord, prefix_size: int) -> None:
     """Raise unless the record is known, consistent with itself, and has `prefix_size` bytes of each chunk's id."""
     if len(block.chunk_sizes) > CHUNKS_PER_BLOCK_MAX:
         raise FormatError("a block has too many chunks")
-    if len(block.chunk_prefixes) != len(block.chunk_sizes) * prefix_size or len(block.base_ids) % ID_SIZE:
+    if len(block.chunk_prefixes) != len(block.chunk_sizes) * prefix_size:
         raise FormatError("a block does not have one id for each chunk")
     if block.sealed_size < TAG_SIZE or block.plain_size > BLOCK_SIZE_BYTES_MAX:
         raise FormatError("a block's size is out of bounds")
-    if block.codec not in KNOWN_CODECS or block.base_ids or block.parameters:
-        raise UnknownFeatureError(f"block codec {block.codec}")
+    check_bases(block.codec, block.base_prefixes, block.parameters)
+    if block.codec == CODEC_NUMBERS and len(block.chunk_sizes) != 1:
+        raise FormatError("a block of numbers has one chunk")
+
+
+def check_bases(codec: int, base_prefixes: bytes, parameters: bytes) -> None:
+    """Raise unless a codec can have these bases and parameters."""
+    count, rest = divmod(len(base_prefixes), ID_PREFIX_SIZE)
+    if rest or count > BASES_PER_BLOCK_MAX:
+        raise FormatError("a block's bases are malformed")
+    if codec in (CODEC_RAW, CODEC_ZSTD) and not base_prefixes and not parameters:
+        return
+    if codec == CODEC_DELTA and len(parameters) == 1:
+        has_bases = count >= 1
+    elif codec == CODEC_NUMBERS:
+        numbers = parse_parameters(parameters)
+        if count != numbers.needs_base:
+            raise FormatError("a block of numbers does not have the bases that its codec needs")
+        has_bases = numbers.needs_base
+    else:
+        raise UnknownFeatureError(f"block codec {codec}")
+    if not has_bases <= parameters[0] <= DEPTH_MAX * has_bases:
+        raise FormatError("a block's depth is out of bounds")
 
 
 def check_table(blocks: list[BlockRecord], prefix_size: int) -> None:

@@ -29,8 +29,9 @@ ALLOWED: dict[str, set[str]] = {
     "filesystem": LEAVES | {"_posix", "ohdiff_format"},
     "storage": LEAVES | {"ohdiff_format"},
     "chunking": LEAVES | {"_kernels", "ohdiff_format"},
+    "delta": LEAVES | {"_kernels", "ohdiff_format"},
     "repository": LEAVES | {"_kernels", "storage", "ohdiff_format"},
-    "operations": LEAVES | {"repository", "chunking", "storage", "filesystem", "ohdiff_format", *NATIVE},
+    "operations": LEAVES | {"repository", "chunking", "delta", "storage", "filesystem", "ohdiff_format", *NATIVE},
     "cli": LEAVES | {"operations", "repository", "chunking", "storage", "filesystem", "ohdiff_format", *NATIVE},
     "ohdiff_format": set(),
 }

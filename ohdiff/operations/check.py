@@ -16,10 +16,10 @@ from blake3 import blake3
 from ohdiff.errors import IntegrityError, OhdiffError, StorageError, UnsupportedFormatError
 from ohdiff.repository import objects, packs, snapshots
 from ohdiff.repository.chunk_reader import ChunkReader
-from ohdiff.repository.chunk_writer import split_prefixes
 from ohdiff.repository.index import FOLDER as INDEX_FOLDER
 from ohdiff.repository.index import ChunkIndex, open_index
 from ohdiff.repository.index_segment import BlockLocation
+from ohdiff.repository.lost_bases import split_prefixes
 from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot
 from ohdiff_format.envelope import KIND_INDEX
@@ -100,6 +100,7 @@ class _Check:
         self._compare_packs(records)
         if part is not None:
             self._read_packs([record for record in records.values() if part.has(record.pack_id)])
+        self._trace_bases(records)
         stored = list(self._read_snapshots(snapshot_ids))
         result.snapshots = len(stored)
         self._walk_all(stored, skips_seen=not self._damaged)
@@ -170,6 +171,8 @@ class _Check:
                 block.sealed_size,
                 block.plain_size,
                 block.codec,
+                block.base_prefixes,
+                block.parameters,
             )
             offset += block.sealed_size
             try:
@@ -185,6 +188,17 @@ class _Check:
                     first_error = first_error or IntegrityError(f"{name}: a chunk is not what was stored", item=name)
                     self._damaged[prefix] = name
         return first_error
+
+    def _trace_bases(self, records: dict[bytes, PackRecord]) -> None:
+        """Note as damaged what stands on base chunks that are damaged or in no index."""
+        blocks = [block for record in records.values() for block in record.blocks if block.base_prefixes]
+        for block in sorted(blocks, key=lambda block: block.depth):
+            bases = split_prefixes(block.base_prefixes)
+            known = self._index.contains(block.base_prefixes)
+            lost = [self._damaged[base] for base in bases if base in self._damaged]
+            lost += [f"base chunk {base.hex()}" for base, is_known in zip(bases, known, strict=True) if not is_known]
+            if lost:
+                self._damaged.update(dict.fromkeys(split_prefixes(block.chunk_prefixes), lost[0]))
 
     def _damage(self, record: PackRecord, name: str) -> None:
         for block in record.blocks:
@@ -250,8 +264,11 @@ class _Check:
             touched.append((stored.short_id, path))
 
     def _report(self, error: OhdiffError, item: str) -> None:
-        self._result.problems.append(Problem(error.message, error.item or item))
-        self._observer.error(error)
+        problem = Problem(error.message, error.item or item)
+        # A damaged base chunk is met again by each block that stands on it.
+        if problem not in self._result.problems:
+            self._result.problems.append(problem)
+            self._observer.error(error)
 
 
 def _slices(data: memoryview, sizes: Iterable[int]) -> Iterator[memoryview]:

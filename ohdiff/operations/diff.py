@@ -9,20 +9,25 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
+from .diff_reading import NO_CHUNKS, FileChunks
 from .diff_sides import Directory, EmptyDirectory, SnapshotDirectory
 from .tree_reader import Entry
 
 Kind = Literal["added", "removed", "modified", "type", "metadata", "moved"]
 KINDS: Final[tuple[Kind, ...]] = ("added", "removed", "modified", "type", "metadata", "moved")
 
+_PAIRS_MAX: Final = 4096
+
 
 @dataclass(slots=True, eq=False)
 class Change:
     """One difference; a moved entry has `before` at its old path.
 
-    `details` names what changed of the metadata: mode, owner, mtime, xattrs, flags, links.
+    `details` names what changed of the metadata: mode, owner, mtime, xattrs, flags, links. `chunks` are those of the
+    file on either side, unless only metadata changed.
     """
 
     kind: Kind
@@ -31,6 +36,7 @@ class Change:
     after: Entry | None
     details: list[str] = field(default_factory=list)
     sides: tuple[Directory | None, Directory | None] = (None, None)
+    chunks: list[FileChunks | None] = field(default_factory=lambda: [None, None])
 
 
 @dataclass(slots=True)
@@ -56,26 +62,94 @@ class DiffResult:
 
 def diff(left: Directory, right: Directory, *, with_metadata: bool = False) -> DiffResult:
     """Compare two directories and everything below; `with_metadata` lists entries of which only metadata changed."""
-    changes: list[Change] = []
-    stack: list[Iterator[Change | tuple[Directory, Directory]]] = [_compare(left, right, with_metadata)]
-    while stack:
-        item = next(stack[-1], None)
-        if item is None:
-            stack.pop()
-        elif isinstance(item, Change):
-            changes.append(item)
-        else:
-            stack.append(_compare(*item, with_metadata))
-    changes = _find_moves(changes)
-    result = DiffResult(sorted(changes, key=lambda change: change.path))
+    comparison = _Comparison(with_metadata=with_metadata)
+    stack: list[Iterator[Change | _Undecided | tuple[Directory, Directory]]] = [_compare(left, right, with_metadata)]
+    try:
+        while stack:
+            item = next(stack[-1], None)
+            if item is None:
+                stack.pop()
+            elif isinstance(item, Change):
+                comparison.add(item)
+            elif isinstance(item, _Undecided):
+                comparison.decide(item)
+            else:
+                stack.append(_compare(*item, with_metadata))
+        left.finish_reading()
+        right.finish_reading()
+    finally:
+        left.stop_reading()
+        right.stop_reading()
+    changes = _find_moves(sorted(comparison.changes, key=lambda change: change.path))
+    result = DiffResult(changes)
     _add_up(result, left)
     return result
 
 
-def _compare(left: Directory, right: Directory, with_metadata: bool) -> Iterator[Change | tuple[Directory, Directory]]:
+@dataclass(slots=True, eq=False)
+class _Undecided:
+    """Pairs of files of equal size that have to be read, of the same two directories."""
+
+    sides: tuple[Directory, Directory]
+    pairs: list[tuple[Entry, Entry]]
+
+
+class _Comparison:
+    """Collects the changes, and has the files read that they are about, each once."""
+
+    def __init__(self, *, with_metadata: bool) -> None:
+        self.changes: list[Change] = []
+        self._with_metadata = with_metadata
+
+    def add(self, change: Change) -> None:
+        """A change of which only the chunks of its files are still to be found."""
+        self.changes.append(change)
+        if change.kind == "metadata":
+            return
+        for number, (side, entry) in enumerate(zip(change.sides, (change.before, change.after), strict=True)):
+            if side is None or entry is None or not entry.is_file:
+                continue
+            if entry.size:
+                side.read([entry], partial(_enter_chunks, change, number))
+            else:
+                change.chunks[number] = NO_CHUNKS
+
+    def decide(self, pairs: _Undecided) -> None:
+        """Files that are to be read first."""
+        found: dict[int, list[FileChunks]] = {}
+        for number, side in enumerate(pairs.sides):
+            side.read([pair[number] for pair in pairs.pairs], partial(self._have_read, pairs, found, number))
+
+    def _have_read(
+        self, pairs: _Undecided, found: dict[int, list[FileChunks]], number: int, chunks: list[FileChunks]
+    ) -> None:
+        found[number] = chunks
+        if len(found) < len(pairs.sides):
+            return
+        for (before, after), left, right in zip(pairs.pairs, found[0], found[1], strict=True):
+            # A folder's extents are known once its chunks are: they hold the data only, and not where it lies.
+            is_same = left == right and _same_extents(before, after)
+            if is_same and not self._with_metadata:
+                continue
+            details = _metadata_changes(before, after)
+            if not is_same:
+                change = Change("modified", after.path, before, after, details, pairs.sides, [left, right])
+                self.changes.append(change)
+            elif details:
+                self.changes.append(Change("metadata", after.path, before, after, details, pairs.sides))
+
+
+def _enter_chunks(change: Change, number: int, chunks: list[FileChunks]) -> None:
+    change.chunks[number] = chunks[0]
+
+
+def _compare(
+    left: Directory, right: Directory, with_metadata: bool
+) -> Iterator[Change | _Undecided | tuple[Directory, Directory]]:
     """The differences of two directories, and the pairs of directories to compare next."""
     if left.same_as(right):
         return
+    undecided: list[tuple[Entry, Entry]] = []
     for before, after in _pairs(left.entries(), right.entries()):
         if before is None or after is None or stat.S_IFMT(before.mode) != stat.S_IFMT(after.mode):
             yield from _replaced(left, right, before, after)
@@ -84,10 +158,19 @@ def _compare(left: Directory, right: Directory, with_metadata: bool) -> Iterator
             if with_metadata and (details := _metadata_changes(before, after)):
                 yield Change("metadata", after.path, before, after, details, (left, right))
             yield left.child(before), right.child(after)
-        elif not _same_data(left, right, before, after):
+            continue
+        is_same = _same_data(left, right, before, after)
+        if is_same is None:
+            undecided.append((before, after))
+            if len(undecided) >= _PAIRS_MAX:
+                yield _Undecided((left, right), undecided)
+                undecided = []
+        elif not is_same:
             yield Change("modified", after.path, before, after, _metadata_changes(before, after), (left, right))
         elif with_metadata and (details := _metadata_changes(before, after)):
             yield Change("metadata", after.path, before, after, details, (left, right))
+    if undecided:
+        yield _Undecided((left, right), undecided)
 
 
 def _replaced(
@@ -121,7 +204,8 @@ def _pairs(left: Iterator[Entry], right: Iterator[Entry]) -> Iterator[tuple[Entr
             before, after = next(left, None), next(right, None)
 
 
-def _same_data(left: Directory, right: Directory, before: Entry, after: Entry) -> bool:
+def _same_data(left: Directory, right: Directory, before: Entry, after: Entry) -> bool | None:
+    """Whether two entries of the same type hold the same; None if they have to be read."""
     if stat.S_ISLNK(after.mode):
         return before.listing.targets.get(before.row) == after.listing.targets.get(after.row)
     if not after.is_file:
@@ -132,8 +216,7 @@ def _same_data(left: Directory, right: Directory, before: Entry, after: Entry) -
         return True
     if isinstance(left, SnapshotDirectory) and isinstance(right, SnapshotDirectory):
         return before.content == after.content and before.extents == after.extents
-    # A folder's extents are known once its chunks are: they hold the data only, and not where it lies.
-    return left.chunks(before) == right.chunks(after) and before.extents == after.extents
+    return None
 
 
 def _is_same_file(before: Entry, after: Entry) -> bool:
@@ -172,7 +255,8 @@ def _find_moves(changes: list[Change]) -> list[Change]:
             result.append(change)
             continue
         moved_from.add(id(source))
-        result.append(Change("moved", change.path, source.before, change.after, [], (source.sides[0], change.sides[1])))
+        sides, chunks = (source.sides[0], change.sides[1]), [source.chunks[0], change.chunks[1]]
+        result.append(Change("moved", change.path, source.before, change.after, [], sides, chunks))
     return [change for change in result if id(change) not in moved_from]
 
 
@@ -183,24 +267,20 @@ def _source_of(change: Change, removed: dict[int, list[Change]], taken: set[int]
     candidates = [other for other in removed.get(after.size, []) if id(other) not in taken]
     if not candidates:
         return None
-    wanted = chunks_after(change)
-    return next((other for other in candidates if chunks_before(other) == wanted and _same_extents(other, after)), None)
+    wanted = change.chunks[1]
+    return next((other for other in candidates if other.chunks[0] == wanted and _is_at(other, after)), None)
 
 
-def _same_extents(removed: Change, after: Entry) -> bool:
-    return removed.before is not None and removed.before.extents == after.extents
+def _is_at(removed: Change, after: Entry) -> bool:
+    """Whether the data of two files of equal content lies at the same places."""
+    return removed.before is not None and _same_extents(removed.before, after)
 
 
-def chunks_before(change: Change) -> list[tuple[bytes, int]]:
-    """The chunks of the left side's file."""
-    side = change.sides[0]
-    return [] if side is None or change.before is None else side.chunks(change.before)
-
-
-def chunks_after(change: Change) -> list[tuple[bytes, int]]:
-    """The chunks of the right side's file."""
-    side = change.sides[1]
-    return [] if side is None or change.after is None else side.chunks(change.after)
+def _same_extents(before: Entry, after: Entry) -> bool:
+    """Whether the data of two files of equal size lies at the same places."""
+    if before.row not in before.listing.extents and after.row not in after.listing.extents:
+        return True
+    return before.extents == after.extents
 
 
 def _add_up(result: DiffResult, left: Directory) -> None:
@@ -210,13 +290,14 @@ def _add_up(result: DiffResult, left: Directory) -> None:
     for change in result.changes:
         if change.kind == "removed" and change.before is not None and change.before.is_file:
             result.removed_size += change.before.size
-        if change.kind in ("added", "modified", "type", "moved") and change.after is not None and change.after.is_file:
-            for chunk_id, size in chunks_after(change):
+        after = change.chunks[1]
+        if after is not None:
+            for chunk_id, size in after.pairs():
                 total += size
                 unseen[chunk_id] = unseen.get(chunk_id, 0) + size
     for change in result.changes:
-        if change.before is not None and change.before.is_file and change.kind != "metadata":
-            _forget(unseen, chunks_before(change))
+        if change.chunks[0] is not None:
+            _forget(unseen, change.chunks[0])
     if unseen and isinstance(left, SnapshotDirectory):
         for entry in left.walk():
             if entry.is_file:
@@ -225,6 +306,6 @@ def _add_up(result: DiffResult, left: Directory) -> None:
     result.shared_size = total - result.new_size
 
 
-def _forget(unseen: dict[bytes, int], chunks: list[tuple[bytes, int]]) -> None:
-    for chunk_id, _ in chunks:
+def _forget(unseen: dict[bytes, int], chunks: FileChunks) -> None:
+    for chunk_id in chunks.chunk_ids():
         unseen.pop(chunk_id, None)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from .diff import Change, chunks_after, chunks_before
+from .diff import Change
+from .diff_reading import NO_CHUNKS
 from .diff_sides import Directory
 from .tree_reader import Entry
 
@@ -27,7 +28,8 @@ def content_change(change: Change) -> ContentChange:
     before, after = _text(change.sides[0], change.before), _text(change.sides[1], change.after)
     if before is not None and after is not None:
         return ContentChange(list(_unified(change, before, after)), [])
-    return ContentChange(None, changed_ranges(chunks_before(change), chunks_after(change)))
+    chunks = [(each or NO_CHUNKS).pairs() for each in change.chunks]
+    return ContentChange(None, changed_ranges(*chunks))
 
 
 def changed_ranges(before: list[tuple[bytes, int]], after: list[tuple[bytes, int]]) -> list[tuple[int, int]]:

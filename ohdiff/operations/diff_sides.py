@@ -1,30 +1,29 @@
 """The two sides of a diff: a snapshot's tree or a folder on disk, both as directories of entries.
 
-A folder's entries have no stored content; its chunks are cut and hashed when they are asked for, with the engine of
+A folder's entries have no stored content; its files are cut and hashed when they are asked for, with the engine of
 the other side, so that ids compare.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from operator import sub
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
 
-from ohdiff.buffers import BufferPool
 from ohdiff.chunking.engine import Engine
 from ohdiff.errors import SourceError
 from ohdiff.filesystem import DirectoryHandle, read_xattrs
-from ohdiff_format.limits import ID_SIZE
 from ohdiff_format.tree import Content
 
-from .file_reading import BATCH_SIZE_BYTES, FilePieces
+from .diff_reading import FileChunks, FilesRead, FolderEntry, FolderReader, OddFile, open_folders_max
 from .observer import Observer
+from .restore.folders import Folder, OpenFolders
 from .source_listing import SourceListing
 from .source_rules import DirectoryRules
 from .tree_reader import Entry, TreeReader
 
-Chunks = list[tuple[bytes, int]]
+_NAMES_PER_LOOK: Final = 4096
+TakeChunks = Callable[[list[FileChunks]], None]
 
 
 class Directory(Protocol):
@@ -38,8 +37,17 @@ class Directory(Protocol):
     def child(self, entry: Entry) -> Directory:
         """A directory in it."""
 
-    def chunks(self, entry: Entry) -> Chunks:
-        """The (id, length) of the chunks of a file in it."""
+    def read(self, entries: Sequence[Entry], then: TakeChunks) -> None:
+        """Hand over the chunks of each of some files in it, now or at the latest in `finish_reading`.
+
+        Where the data of a folder's file lies is entered into its listing before.
+        """
+
+    def finish_reading(self) -> None:
+        """Hand over what is left, of all directories of this side."""
+
+    def stop_reading(self) -> None:
+        """Hand over nothing more, and end what runs in the background."""
 
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """The data of a file in it as (offset, bytes), holes left out."""
@@ -49,24 +57,45 @@ class Directory(Protocol):
 
 
 class SnapshotDirectory:
-    """A directory of a snapshot."""
+    """A directory of a snapshot.
 
-    def __init__(self, tree: TreeReader, content: Content, path: bytes) -> None:
+    Parameters
+    ----------
+    only : the name of the one entry that is meant, or b"" for all.
+    """
+
+    def __init__(self, tree: TreeReader, content: Content, path: bytes, only: bytes = b"") -> None:
         self._tree = tree
+        self._only = only
         self.content = content
         self.path = path
 
     def entries(self) -> Iterator[Entry]:
         """Its entries in order of name."""
-        return self._tree.entries(self.content, self.path)
+        entries = self._tree.entries(self.content, self.path)
+        return (entry for entry in entries if entry.name == self._only) if self._only else entries
 
     def child(self, entry: Entry) -> SnapshotDirectory:
         """A directory in it."""
         return SnapshotDirectory(self._tree, entry.content, entry.path)
 
-    def chunks(self, entry: Entry) -> Chunks:
+    def read(self, entries: Sequence[Entry], then: TakeChunks) -> None:
+        """Hand over the chunks of files in it, as stored."""
+        then([self.chunks(entry) for entry in entries])
+
+    def finish_reading(self) -> None:
+        """Nothing is left."""
+
+    def stop_reading(self) -> None:
+        """Nothing runs."""
+
+    def chunks(self, entry: Entry) -> FileChunks:
         """The chunks of a file in it, as stored."""
-        return list(self._tree.chunk_list(entry.content))
+        content = entry.content
+        if not content.depth:
+            return FileChunks(content.ids, content.sizes)
+        parts = list(self._tree.flat(content))
+        return FileChunks(b"".join(part.ids for part in parts), tuple(size for part in parts for size in part.sizes))
 
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """The stored data of a file in it."""
@@ -78,93 +107,145 @@ class SnapshotDirectory:
 
     def walk(self) -> Iterator[Entry]:
         """Every entry below."""
-        return self._tree.walk(self.content, self.path)
+        for entry in self.entries():
+            yield entry
+            if entry.is_directory:
+                yield from self._tree.walk(entry.content, entry.path)
 
 
-class FolderDirectory:
-    """A directory on disk.
+class FolderSide:
+    """What all directories of one folder on disk share.
 
     Parameters
     ----------
     observer : told of entries that cannot be read; they are left out.
     """
 
-    def __init__(
-        self,
-        handle: DirectoryHandle,
-        path: bytes,
-        engine: Engine,
-        rules: DirectoryRules,
-        observer: Observer,
-        pool: BufferPool | None = None,
-    ) -> None:
-        self._handle = handle
-        self._engine = engine
-        self._rules = rules
+    def __init__(self, root: Folder, handle: DirectoryHandle, engine: Engine, observer: Observer) -> None:
+        self.folders = OpenFolders(root, handle, open_folders_max())
+        self.reader = FolderReader(self.folders, engine)
+        self.source = SourceListing()
         self._observer = observer
-        self._pool = pool or BufferPool(BATCH_SIZE_BYTES, 2)
+
+    def report(self, path: bytes, error: OSError) -> None:
+        """One entry cannot be read."""
+        shown = path.decode(errors="backslashreplace")
+        self._observer.error(SourceError(f"{shown}: {error.strerror}", item=os.fsdecode(path)))
+
+
+def open_folder(
+    handle: DirectoryHandle,
+    path: bytes,
+    engine: Engine,
+    rules: DirectoryRules,
+    observer: Observer,
+    only: bytes = b"",
+) -> FolderDirectory:
+    """A folder on disk as a side; the handle belongs to it from now on.
+
+    Parameters
+    ----------
+    path : what its path is said to be.
+    only : the name of the one entry that is meant, or b"" for all.
+    """
+    root = Folder(None, b"")
+    return FolderDirectory(FolderSide(root, handle, engine, observer), root, path, rules, only)
+
+
+class FolderDirectory:
+    """A directory on disk; made by `open_folder`."""
+
+    def __init__(self, side: FolderSide, folder: Folder, path: bytes, rules: DirectoryRules, only: bytes = b"") -> None:
+        self._side = side
+        self._folder = folder
+        self._rules = rules
+        self._only = only
         self.path = path
 
     def entries(self) -> Iterator[Entry]:
         """Its entries in order of name, as they are now."""
-        source = SourceListing()
         try:
-            names = self._handle.names()
-            self._rules = self._rules.enter(self._handle, self.path, names)
+            with self._side.folders.opened(self._folder) as handle:
+                names = handle.names()
+                self._rules = self._rules.enter(handle, self.path, names)
         except OSError as error:
-            self._report(self.path, error)
+            self._side.report(self.path, error)
             return
-        for listing, _ in source.leaves(self._handle, self.path, self._rules.kept_names(names), self._rules):
-            listing.xattrs, _ = read_xattrs(self._handle, listing.names)
-            for row, name in enumerate(listing.names):
-                yield Entry(self.path + b"/" + name, listing, row)
-        for name, number, _ in source.errors:
-            self._report(self.path + b"/" + name, OSError(number, os.strerror(number)))
+        if self._only:
+            names = [self._only] if self._only in names else []
+        names = self._rules.kept_names(names)
+        for start in range(0, len(names), _NAMES_PER_LOOK):
+            yield from self._look_at(names[start : start + _NAMES_PER_LOOK])
 
     def child(self, entry: Entry) -> Directory:
         """A directory in it; one that cannot be opened is reported and taken as empty."""
+        folder = Folder(self._folder, entry.name)
         try:
-            handle = self._handle.open_child(entry.name)
+            with self._side.folders.opened(folder):
+                pass
         except OSError as error:
-            self._report(entry.path, error)
+            self._side.report(entry.path, error)
             return EmptyDirectory(entry.path)
-        return FolderDirectory(handle, entry.path, self._engine, self._rules, self._observer, self._pool)
+        return FolderDirectory(self._side, folder, entry.path, self._rules)
 
-    def chunks(self, entry: Entry) -> Chunks:
-        """The chunks of a file in it, cut and hashed now."""
-        chunks: Chunks = []
-        pieces = FilePieces(self._handle, entry.name, self._engine, self._pool)
-        try:
-            for piece in pieces:
-                ids = [piece.ids[i : i + ID_SIZE] for i in range(0, len(piece.ids), ID_SIZE)]
-                starts = [0, *piece.cuts[:-1]]
-                chunks += zip(ids, map(sub, piece.cuts, starts), strict=True)
-                piece.buffer.release()
-        except OSError as error:
-            self._report(entry.path, error)
-        if pieces.end is not None and pieces.end.extents is not None:
-            entry.listing.extents[entry.row] = pieces.end.extents
-        return chunks
+    def read(self, entries: Sequence[Entry], then: TakeChunks) -> None:
+        """Have files in it cut and hashed; of one that cannot be read, what could be is handed over."""
+        own = [entry for entry in entries if isinstance(entry, FolderEntry)]
+        assert len(own) == len(entries), "they are this folder's entries"
+
+        def take(found: FilesRead) -> None:
+            for place, odd in found.odd.items():
+                self._take_odd(own[place], odd)
+            then(found.chunks)
+
+        self._side.reader.read(self._folder, own, take)
+
+    def finish_reading(self) -> None:
+        """Wait for what is being read."""
+        self._side.reader.finish()
+
+    def stop_reading(self) -> None:
+        """End the readers."""
+        self._side.reader.close()
 
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """The data of a file in it, as it is now; ends early, and says so, where it cannot be read."""
         try:
-            fd = self._handle.open_file(entry.name)
+            with self._side.folders.opened(self._folder) as handle:
+                fd = handle.open_file(entry.name)
             with os.fdopen(fd, "rb") as file:
                 offset = 0
                 while part := file.read(1 << 20):
                     yield offset, part
                     offset += len(part)
         except OSError as error:
-            self._report(entry.path, error)
+            self._side.report(entry.path, error)
 
     def same_as(self, other: Directory) -> bool:
         """A folder has to be looked at."""
         return False
 
-    def _report(self, path: bytes, error: OSError) -> None:
-        shown = path.decode(errors="backslashreplace")
-        self._observer.error(SourceError(f"{shown}: {error.strerror}", item=os.fsdecode(path)))
+    def _take_odd(self, entry: Entry, odd: OddFile) -> None:
+        if odd.error is not None:
+            self._side.report(entry.path, odd.error)
+        if odd.extents is not None:
+            entry.listing.extents[entry.row] = odd.extents
+
+    def _look_at(self, names: list[bytes]) -> Iterator[Entry]:
+        source = self._side.source
+        source.errors = []
+        try:
+            with self._side.folders.opened(self._folder) as handle:
+                listing, holes = source.entries(handle, self.path, names, self._rules)
+                listing.xattrs, _ = read_xattrs(handle, listing.names)
+        except OSError as error:
+            self._side.report(self.path, error)
+            return
+        for name, number, _ in source.errors:
+            self._side.report(self.path + b"/" + name, OSError(number, os.strerror(number)))
+        with_holes = set(holes)
+        for row, name in enumerate(listing.names):
+            yield FolderEntry(self.path + b"/" + name, listing, row, row in with_holes)
 
 
 class EmptyDirectory:
@@ -181,9 +262,15 @@ class EmptyDirectory:
         """Cannot be: it has no entries."""
         raise LookupError(entry.path)
 
-    def chunks(self, entry: Entry) -> Chunks:
+    def read(self, entries: Sequence[Entry], then: TakeChunks) -> None:
         """Cannot be: it has no entries."""
-        raise LookupError(entry.path)
+        raise LookupError(self.path)
+
+    def finish_reading(self) -> None:
+        """Nothing is left."""
+
+    def stop_reading(self) -> None:
+        """Nothing runs."""
 
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """Cannot be: it has no entries."""

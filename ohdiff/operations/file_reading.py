@@ -17,6 +17,7 @@ from itertools import accumulate
 from typing import Final
 
 from ohdiff.buffers import BufferPool, PooledBuffer
+from ohdiff.chunking.containers import may_be_container
 from ohdiff.chunking.engine import Engine
 from ohdiff.filesystem import (
     DirectoryHandle,
@@ -27,11 +28,14 @@ from ohdiff.filesystem import (
     read_status,
 )
 
+from .container_reading import ContainerLayout, grouped, read_group, read_layout
 from .tree_writer import OpenLeaf
 
 BATCH_SIZE_BYTES: Final = 8 << 20
 BATCH_FILES_MAX: Final = 8192
 LARGE_FILE_SIZE_BYTES: Final = 4 << 20
+# Smaller containers are read in batches, as all small files are: each would need an extra look at its header.
+_CONTAINER_SIZE_BYTES_MIN: Final = 1 << 20
 BUFFERS_KEPT: Final = 4
 _EXTENTS_MAX: Final = 100_000
 _PIECES_AHEAD: Final = 1
@@ -40,11 +44,16 @@ _READ_CALL_BYTES_MAX: Final = 1 << 30
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """A buffer of chunks: `cuts` are exclusive end offsets, `ids` 32 bytes for each; who takes it releases it."""
+    """A buffer of chunks: `cuts` are exclusive end offsets, `ids` 32 bytes for each; who takes it releases it.
+
+    Of a container, `layout` says how it is cut, and `rows` which chunks are pieces of it: their rows, -1 for others.
+    """
 
     buffer: PooledBuffer
     cuts: list[int]
     ids: bytes
+    layout: ContainerLayout | None = None
+    rows: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +135,16 @@ def read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> BatchResul
     return BatchResult(Piece(buffer, array("Q", cut_bytes).tolist(), ids), array("I", count_bytes).tolist(), statuses)
 
 
+def is_container(name: bytes, size: int) -> bool:
+    """Whether a file without holes is to be read as a container, if it turns out to be one."""
+    return size >= _CONTAINER_SIZE_BYTES_MIN and may_be_container(name, size)
+
+
+def is_read_alone(name: bytes, size: int, *, has_holes: bool) -> bool:
+    """Whether a file is read as `FilePieces` rather than in a batch; all who cut files must agree on that."""
+    return has_holes or size > LARGE_FILE_SIZE_BYTES or is_container(name, size)
+
+
 class FilePieces:
     """One file read, cut and hashed piece by piece: iterating gives the pieces, then `end` is set."""
 
@@ -135,6 +154,7 @@ class FilePieces:
         self._engine = engine
         self._pool = pool
         self._piece_size = max(BATCH_SIZE_BYTES, 2 * engine.rule.max_size)
+        self._size_read = 0
         self.end: StreamEnd | None = None
 
     def __iter__(self) -> Iterator[Piece]:
@@ -143,20 +163,46 @@ class FilePieces:
             status = read_status(fd, with_xattrs=True)
             has_holes = may_have_holes(status.size, status.blocks512)
             extents = _bounded(data_extents(fd, status.size)) if has_holes else [(0, status.size)]
-            reader = _ExtentReader(fd, extents)
-            yield from self._cut(reader)
+            layout = None
+            if not has_holes and is_container(self._name, status.size):
+                layout = read_layout(fd, status.size)
+            if layout is None:
+                reader = _ExtentReader(fd, extents)
+                yield from self._cut(reader)
+                self._size_read = reader.size
+            else:
+                yield from self._cut_container(fd, layout)
             after = read_status(fd)
         finally:
             os.close(fd)
         stamps = [(each.size, each.mtime_ns, each.ctime_ns) for each in (status, after)]
-        is_whole = reader.size == sum(end - start for start, end in extents)
+        is_whole = self._size_read == sum(end - start for start, end in extents)
         has_changed = stamps[0] != stamps[1] or not is_whole
         if is_whole and has_holes:
-            layout = [bound for extent in extents for bound in extent]
-            self.end = StreamEnd(status, status.size, layout, has_changed)
+            bounds = [bound for extent in extents for bound in extent]
+            self.end = StreamEnd(status, status.size, bounds, has_changed)
         else:
             # A file that shrank has no known layout any more: it is kept as the plain bytes that were read.
-            self.end = StreamEnd(status, reader.size, None, has_changed)
+            self.end = StreamEnd(status, self._size_read, None, has_changed)
+
+    def _cut_container(self, fd: int, layout: ContainerLayout) -> Iterator[Piece]:
+        """Pieces as they are, several to a buffer; ranges of other bytes by content."""
+        for rows in grouped(layout.pieces, self._piece_size):
+            first, last = layout.pieces[rows[0]], layout.pieces[rows[-1]]
+            if last.end - first.start > self._piece_size:
+                reader = _ExtentReader(fd, [(first.start, first.end)])
+                yield from self._cut(reader)
+                size = reader.size
+            else:
+                buffer, cuts, chunk_rows, size = read_group(fd, layout, rows, self._engine, self._pool)
+                if not cuts:
+                    buffer.release()
+                    return
+                ids = self._engine.hash_chunks(memoryview(buffer.data)[:size], array("Q", cuts))
+                yield Piece(buffer, cuts, ids, layout, chunk_rows)
+            self._size_read += size
+            if size < last.end - first.start:
+                return
 
     def _cut(self, reader: _ExtentReader) -> Iterator[Piece]:
         """The data of all extents as one stream."""

@@ -25,17 +25,22 @@ from ohdiff.repository.snapshots import StoredSnapshot, save_snapshot
 from ohdiff_format.snapshot import Snapshot, Statistics
 from ohdiff_format.tree import Content
 
+from .bases import DEPTH_MAX, StoredBases
 from .observer import Observer
 from .owner_names import owner_names
+from .resembling import Resembling
 from .snapshot_files import FileTaker
 from .snapshot_walk import SnapshotWalk
 from .source_paths import path_tree
 from .source_rules import DirectoryRules, KeepAll
+from .tensor_bases import TensorBases
 from .tree_reader import Entry, TreeReader
 from .tree_writer import TreeWriter
 
 # Kernels before 6.13 stamp files with a clock that ticks every 1 to 10 ms.
 _CLOCK_TICK_NS: Final = 20_000_000
+# Decoded blocks of the parent's trees, and as much of bases: both are read in the order in which they were stored.
+_CACHE_SIZE_BYTES: Final = 24 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +100,17 @@ def make_snapshot(
     started_ns, begun_ns = clock.now_ns(), clock.monotonic_ns()
     with ExitStack() as stack:
         encoders = stack.enter_context(ThreadPoolExecutor(options.encoders, thread_name_prefix="encoder"))
-        sink = _sink(repository, index, encoders, options)
+        tree = TreeReader(ChunkReader(repository, index, _CACHE_SIZE_BYTES))
+        bases = _bases(repository, index, tree, engine, options)
+        if bases is not None and bases.resembling is not None:
+            stack.callback(bases.resembling.close)
+        sink = _sink(repository, index, encoders, bases, options)
         readers = stack.enter_context(ThreadPoolExecutor(options.readers, thread_name_prefix="reader"))
         writer = TreeWriter(sink)
-        files = FileTaker(engine, sink, writer, readers, observer)
-        tree = TreeReader(ChunkReader(repository, index))
+        tensors = None
+        if bases is not None and options.level is not None:
+            tensors = TensorBases(bases, repository.chunk_id_key, options.level)
+        files = FileTaker(engine, sink, writer, readers, observer, bases, tensors)
         parent = None if options.is_forced else options.parent
         walk = SnapshotWalk(
             index,
@@ -113,6 +124,8 @@ def make_snapshot(
         try:
             root = walk.run(path_tree(paths), options.rules, None if parent is None else parent.root)
             sink.finish()
+            for error in bases.errors.values() if bases else ():
+                files.collect(error)
         except KeyboardInterrupt:
             files.cancel()
             sink.interrupt()
@@ -126,11 +139,29 @@ def make_snapshot(
 
 
 def _sink(
-    repository: Repository, index: ChunkIndex, encoders: ThreadPoolExecutor, options: SnapshotOptions
+    repository: Repository,
+    index: ChunkIndex,
+    encoders: ThreadPoolExecutor,
+    bases: StoredBases | None,
+    options: SnapshotOptions,
 ) -> ChunkSink:
     if options.is_dry_run:
         return DrySink(repository, index)
-    return ChunkWriter(repository, index, encoders, level=options.level, queue_depth=options.queue_depth)
+    level, depth = options.level, options.queue_depth
+    resembling = None if bases is None else bases.resembling
+    return ChunkWriter(
+        repository, index, encoders, level=level, queue_depth=depth, planner=bases, on_encoded=resembling
+    )
+
+
+def _bases(
+    repository: Repository, index: ChunkIndex, tree: TreeReader, engine: Engine, options: SnapshotOptions
+) -> StoredBases | None:
+    """Where to look for what new chunks resemble; None if they are not compressed at all."""
+    if options.is_dry_run or options.level is None:
+        return None
+    resembling = Resembling.open(repository, engine, DEPTH_MAX)
+    return StoredBases(index, ChunkReader(repository, index, _CACHE_SIZE_BYTES), tree, resembling)
 
 
 def _describe(

@@ -11,32 +11,37 @@ import os
 import resource
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from ohdiff.buffers import BufferPool
 from ohdiff.chunking.engine import Engine
 from ohdiff.errors import OhdiffError, SourceError
 from ohdiff.filesystem import DirectoryHandle, FileStatus
-from ohdiff.repository.chunk_writer import ChunkSink
+from ohdiff.repository.chunk_writer import BaseFinder, ChunkSink
 from ohdiff_format.limits import ID_SIZE
 from ohdiff_format.tree import EMPTY_CONTENT, MARK_CHANGED_WHILE_READ, Content, Listing
 
+from .bases import FileBases, StoredBases
 from .file_reading import (
     BATCH_FILES_MAX,
     BATCH_SIZE_BYTES,
     BUFFERS_KEPT,
-    LARGE_FILE_SIZE_BYTES,
     BatchResult,
     FileBatch,
     FilePieces,
     FileRun,
     FileStream,
+    Piece,
+    is_container,
+    is_read_alone,
     read_batch,
 )
 from .observer import Observer, Progress
+from .tensor_bases import FileTensors, TensorBases
 from .tree_writer import ContentBuilder, OpenLeaf, TreeWriter
 
 _AHEAD: Final = 2
@@ -60,14 +65,27 @@ class FileCounts:
 class FileTaker:
     """Reads files in the background and gives each row its content.
 
+    Parameters
+    ----------
+    bases, tensors : where to look for what new chunks, and pieces of containers, resemble; None to store them plain.
+
     Attributes
     ----------
     errors : what could not be read; told to the observer as well.
     """
 
     def __init__(
-        self, engine: Engine, sink: ChunkSink, writer: TreeWriter, readers: ThreadPoolExecutor, observer: Observer
+        self,
+        engine: Engine,
+        sink: ChunkSink,
+        writer: TreeWriter,
+        readers: ThreadPoolExecutor,
+        observer: Observer,
+        bases: StoredBases | None,
+        tensors: TensorBases | None,
     ) -> None:
+        self._bases = bases
+        self._tensors = tensors
         self._engine = engine
         self._sink = sink
         self._writer = writer
@@ -92,12 +110,17 @@ class FileTaker:
         sizes = leaf.listing.sizes
         small: list[int] = []
         small_size = 0
+        containers: list[int] = []
         for row in rows:
             size = sizes[row]
             if size == 0:
                 continue
             leaf.waiting += 1
-            if size > LARGE_FILE_SIZE_BYTES or row in holes:
+            name, has_holes = leaf.listing.names[row], row in holes
+            if not has_holes and is_container(name, size):
+                containers.append(row)
+                continue
+            if is_read_alone(name, size, has_holes=has_holes):
                 self._add_run(leaf, small, handle, small_size)
                 self._submit_batch()
                 self._submit_stream(leaf, row, handle)
@@ -110,12 +133,22 @@ class FileTaker:
             small.append(row)
             small_size += size
         self._add_run(leaf, small, handle, small_size)
+        # The largest first: a master comes before its rounded copy, which can then stand on it.
+        for row in sorted(containers, key=lambda row: -sizes[row]):
+            self._submit_batch()
+            self._submit_stream(leaf, row, handle)
 
     def finish(self) -> None:
         """Wait for every file that was handed in."""
         self._submit_batch()
         while self._in_flight:
             self._in_flight.popleft()()
+
+    def collect(self, error: OhdiffError) -> None:
+        """Something went wrong that does not keep the snapshot from being whole."""
+        self.errors.append(error)
+        self.progress.errors += 1
+        self._observer.error(error)
 
     def cancel(self) -> None:
         """Stop the readers."""
@@ -127,7 +160,7 @@ class FileTaker:
         reason = error.strerror or str(error)
         if error.errno in VANISHED:
             reason = "it vanished while the snapshot was made"
-        self._collect(SourceError(f"{_shown(path)}: {reason}", item=os.fsdecode(path), during=what))
+        self.collect(SourceError(f"{_shown(path)}: {reason}", item=os.fsdecode(path), during=what))
 
     def _add_run(self, leaf: OpenLeaf, rows: list[int], handle: DirectoryHandle, size: int) -> None:
         if not rows:
@@ -160,7 +193,7 @@ class FileTaker:
     def _take_batch(self, batch: FileBatch, future: Future[BatchResult]) -> None:
         result = future.result()
         failed = {place: status for place, status in enumerate(result.statuses) if status}
-        self._store_batch(result, failed)
+        self._store_batch(batch, result, failed)
         contents = self._contents(result, batch.sizes)
         place = 0
         for run in batch.runs:
@@ -187,18 +220,37 @@ class FileTaker:
             first = last
         return contents
 
-    def _store_batch(self, result: BatchResult, failed: dict[int, int]) -> None:
-        """Store the chunks of all files but those that failed."""
-        piece = result.piece
+    def _store_batch(self, batch: FileBatch, result: BatchResult, failed: dict[int, int]) -> None:
+        """Store the chunks of all files but those that failed; those with an earlier version one by one."""
+        piece, sink = result.piece, self._sink
+        finders = self._finders(batch)
+        other = None if self._bases is None else self._bases.of_buffer(piece.buffer)
         first = 0
-        start = 0
-        for place in failed:
-            last = start + sum(result.counts[first:place])
-            self._sink.add_chunks(piece.buffer, piece.cuts, piece.ids, start, last)
-            start = last + result.counts[place]
-            first = place + 1
-        self._sink.add_chunks(piece.buffer, piece.cuts, piece.ids, start, len(piece.cuts))
-        self._sink.end_buffer(piece.buffer)
+        starts = list(accumulate(result.counts, initial=0))
+        for place in sorted({*failed, *finders}):
+            start, end = starts[place], starts[place + 1]
+            sink.add_chunks(piece.buffer, piece.cuts, piece.ids, first, start, other)
+            if place not in failed:
+                sink.add_chunks(piece.buffer, piece.cuts, piece.ids, start, end, finders[place])
+            first = end
+        sink.add_chunks(piece.buffer, piece.cuts, piece.ids, first, len(piece.cuts), other)
+        sink.end_buffer(piece.buffer)
+
+    def _finders(self, batch: FileBatch) -> dict[int, FileBases]:
+        """What knows bases for the files of a batch that the parent had, by their place in it."""
+        finders: dict[int, FileBases] = {}
+        if self._bases is None or not any(run.leaf.earlier for run in batch.runs):
+            return finders
+        place = start = 0
+        for run in batch.runs:
+            for row in run.rows:
+                earlier = run.leaf.earlier.get(row)
+                if earlier is not None and earlier.sizes:
+                    finders[place] = finder = self._bases.of_file(earlier)
+                    finder.origin = -start
+                start += batch.sizes[place]
+                place += 1
+        return finders
 
     def _take_failed(self, run: FileRun, row: int, status: int) -> None:
         """A file of a batch that changed is read again on its own; one that cannot be read is left out."""
@@ -215,10 +267,19 @@ class FileTaker:
 
     def _take_stream(self, leaf: OpenLeaf, row: int, stream: FileStream) -> None:
         builder = ContentBuilder(self._sink)
+        earlier = leaf.earlier.get(row)
+        finder = None if self._bases is None or earlier is None else self._bases.of_file(earlier)
+        tensors = None
         try:
             for piece in stream:
-                self._sink.add_chunks(piece.buffer, piece.cuts, piece.ids, 0, len(piece.cuts))
+                if piece.layout is not None and self._tensors is not None and tensors is None:
+                    listing = leaf.listing
+                    stamps = (leaf.path(row), listing.sizes[row], listing.mtimes[row])
+                    tensors = self._tensors.open(*stamps, piece.layout, earlier)
+                self._store_piece(piece, finder, tensors)
                 self._sink.end_buffer(piece.buffer)
+                if finder is not None:
+                    finder.origin += piece.cuts[-1]
                 builder.add(piece.ids, _sizes(piece.cuts, 0, len(piece.cuts)))
                 self._count_read(0, piece.cuts[-1])
                 self._show(leaf.path(row))
@@ -237,9 +298,37 @@ class FileTaker:
         leaf.listing.contents[row] = builder.finish()
         if end.has_changed:
             leaf.listing.marks[row] |= MARK_CHANGED_WHILE_READ
-            self._collect(_changed(leaf.path(row)))
+            self.collect(_changed(leaf.path(row)))
         self._count_read(1, 0)
         self._writer.release_leaf(leaf)
+
+    def _store_piece(self, piece: Piece, earlier: FileBases | None, tensors: FileTensors | None) -> None:
+        """Store the chunks of a piece of a file: those of tensors as numbers, all others as bytes."""
+        finder: BaseFinder | None = earlier
+        if earlier is None and self._bases is not None:
+            finder = self._bases.of_buffer(piece.buffer)
+        sink, buffer, cuts, ids = self._sink, piece.buffer, piece.cuts, piece.ids
+        first = 0
+        for number, row in enumerate(piece.rows or ()):
+            if row >= 0:
+                sink.add_chunks(buffer, cuts, ids, first, number, finder)
+                first = number + 1
+                chunk_id = ids[number * ID_SIZE : first * ID_SIZE]
+                plan = None if tensors is None else tensors.plan(row)
+                is_new = sink.add_planned(buffer, cuts[number - 1] if number else 0, cuts[number], chunk_id, plan)
+                if tensors is not None:
+                    tensors.note(row, chunk_id, is_new=is_new)
+        sink.add_chunks(buffer, cuts, ids, first, len(cuts), finder)
+
+    def note_unchanged(self, leaf: OpenLeaf, rows: Iterable[int]) -> None:
+        """Files of a leaf are as the parent has them: containers among them may be bases of others."""
+        if self._tensors is None:
+            return
+        listing = leaf.listing
+        for row in rows:
+            size = listing.sizes[row]
+            if is_container(listing.names[row], size):
+                self._tensors.note_unchanged(leaf.path(row), size, listing.mtimes[row], listing.contents[row])
 
     def _content(self, ids: bytes, sizes: list[int]) -> Content:
         builder = ContentBuilder(self._sink)
@@ -250,7 +339,7 @@ class FileTaker:
         self.report(leaf.path(row), "open", error)
         counts = self.counts
         counts.size -= leaf.listing.sizes[row]
-        if row in leaf.known:
+        if row in leaf.earlier:
             counts.changed -= 1
         else:
             counts.new -= 1
@@ -258,11 +347,6 @@ class FileTaker:
         leaf.stored = None
         leaf.listing.contents[row] = EMPTY_CONTENT
         self._writer.release_leaf(leaf)
-
-    def _collect(self, error: OhdiffError) -> None:
-        self.errors.append(error)
-        self.progress.errors += 1
-        self._observer.error(error)
 
     def _count_read(self, files: int, size: int) -> None:
         self.counts.read_size += size

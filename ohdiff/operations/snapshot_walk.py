@@ -202,6 +202,7 @@ class SnapshotWalk:
         previous: Previous = {}
         if parent is not None:
             stored = parent.same_leaf(listing.names)
+            leaf.bases = parent.leaf_ids
             is_settled = max(listing.ctimes) < self._settled_ns
             if stored is not None and is_settled and same_columns(stored[2], listing):
                 leaf.stored = stored
@@ -209,6 +210,7 @@ class SnapshotWalk:
                 listing.extents = dict(stored[2].extents)
                 return {name: (stored[2], row) for row, name in enumerate(listing.names)}
             previous = parent.rows(listing.names)
+            leaf.bases = parent.leaf_ids
         self._read_xattrs(leaf, previous, handle)
         return previous
 
@@ -267,7 +269,10 @@ class SnapshotWalk:
     def _count_changed(self, leaf: OpenLeaf, rows: list[int], previous: Previous) -> None:
         listing, counts = leaf.listing, self._files.counts
         known = [row for row in rows if listing.names[row] in previous] if previous else []
-        leaf.known.update(known)
+        for row in known:
+            before, before_row = previous[listing.names[row]]
+            is_file = stat.S_ISREG(before.modes[before_row])
+            leaf.earlier[row] = before.contents[before_row] if is_file else EMPTY_CONTENT
         counts.changed += len(known)
         counts.new += len(rows) - len(known)
         counts.size += sum([listing.sizes[row] for row in rows])
@@ -296,6 +301,7 @@ class SnapshotWalk:
         return all(self._holds(list(self._tree.parts(content))) for content in contents if content.depth)
 
     def _count_unchanged(self, leaf: OpenLeaf, rows: list[int]) -> None:
+        self._files.note_unchanged(leaf, rows)
         size = sum([leaf.listing.sizes[row] for row in rows])
         counts, progress = self._files.counts, self._files.progress
         counts.unchanged += len(rows)

@@ -202,6 +202,11 @@ class ParentDirectory:
                 self._current.append(leaf)
         return {name: (listing, row) for _, _, listing in self._current for row, name in enumerate(listing.names)}
 
+    @property
+    def leaf_ids(self) -> list[bytes]:
+        """The ids of the stored leaves that the names asked for last lie in, or would."""
+        return [leaf_id for leaf_id, _, _ in self._current]
+
     def _advance(self, first: bytes) -> None:
         """Drop leaves that end before `first`, and have at least one that does not."""
         self._current = [leaf for leaf in self._current if leaf[2].names[-1] >= first]

@@ -22,9 +22,9 @@ _LEAF_SIZE_BYTES_MAX: Final = 4 << 20
 
 
 class MetadataSink(Protocol):
-    """Stores one chunk of metadata and gives its id."""
+    """Stores one chunk of metadata, which may resemble others of these ids, and gives its id."""
 
-    def add_metadata(self, data: bytes) -> bytes: ...
+    def add_metadata(self, data: bytes, bases: Sequence[bytes] = ()) -> bytes: ...
 
 
 class ContentBuilder:
@@ -94,8 +94,8 @@ class OpenLeaf:
     """A leaf whose contents are being found; `waiting` counts its rows without one, and one more while it is filled.
 
     `stored` is the leaf of the parent snapshot that agrees in every column, if there is one: when the contents agree
-    as well, it is used again without encoding. `known` are rows of files that are read again though the parent has
-    them, `dropped` those that could not be read.
+    as well, it is used again without encoding. `earlier` holds the parent's content of files that are read again,
+    `dropped` the rows of those that could not be read. `bases` are ids of the parent's leaves of the same names.
     """
 
     directory: OpenDirectory
@@ -103,8 +103,9 @@ class OpenLeaf:
     listing: Listing
     waiting: int = 1
     stored: tuple[bytes, int, Listing] | None = None
-    known: set[int] = field(default_factory=set)
+    earlier: dict[int, Content] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
+    bases: Sequence[bytes] = ()
 
     def path(self, row: int) -> bytes:
         """The path of an entry."""
@@ -160,17 +161,18 @@ class TreeWriter:
         """The (id, length) of the stored leaf: none if nothing is left of it, several if it is too large for one."""
         if leaf.stored is not None and leaf.stored[2].contents == leaf.listing.contents:
             return [leaf.stored[:2]]
-        return self._store_listing(without_rows(leaf.listing, leaf.dropped) if leaf.dropped else leaf.listing)
+        listing = without_rows(leaf.listing, leaf.dropped) if leaf.dropped else leaf.listing
+        return self._store_listing(listing, leaf.bases)
 
-    def _store_listing(self, listing: Listing) -> list[tuple[bytes, int]]:
+    def _store_listing(self, listing: Listing, bases: Sequence[bytes]) -> list[tuple[bytes, int]]:
         if not listing.names:
             return []
         data = encode_listing(listing)
         if len(data) <= _LEAF_SIZE_BYTES_MAX or len(listing) == 1:
-            return [(self._sink.add_metadata(data), len(data))]
+            return [(self._sink.add_metadata(data, bases), len(data))]
         middle = len(listing) // 2
         halves = [select_rows(listing, range(middle)), select_rows(listing, range(middle, len(listing)))]
-        return [stored for half in halves for stored in self._store_listing(half)]
+        return [stored for half in halves for stored in self._store_listing(half, bases)]
 
 
 def without_rows(listing: Listing, dropped: Sequence[int]) -> Listing:

@@ -1,20 +1,22 @@
-"""Reading chunks: find the block, open and decode it once, check every chunk against its full id."""
+"""Reading chunks: find the block, open and decode it once, with the base chunks that it stands on, check every id."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Final
 
 from blake3 import blake3
 
 from ohdiff.errors import IntegrityError, ObjectMissingError, UnsupportedFormatError
-from ohdiff_format.blocks import decode_block
 from ohdiff_format.envelope import HEADER_SIZE_MAX, KIND_PACK, Buffer, Sealer
 from ohdiff_format.errors import FormatError, UnknownFeatureError
+from ohdiff_format.limits import BASE_SIZE_BYTES_MAX, DEPTH_MAX, ID_PREFIX_SIZE
 
 from . import objects
+from .block_decoder import decode
 from .index import ChunkIndex
 from .index_segment import BlockLocation, ChunkLocation
 from .packs import FOLDER
@@ -39,6 +41,7 @@ class ChunkReader:
         self._cache_size_max = cache_size_bytes
         self._cache: OrderedDict[tuple[bytes, int], Buffer] = OrderedDict()
         self._cache_size = 0
+        self._loading: dict[tuple[bytes, int], Future[Buffer]] = {}
         self._sealers: dict[bytes, Sealer] = {}
         self._lock = threading.Lock()
 
@@ -61,8 +64,12 @@ class ChunkReader:
 
     def extract(self, plain: Buffer, location: ChunkLocation, chunk_id: bytes) -> memoryview:
         """The bytes of a chunk out of its decoded block, verified against the full id."""
+        return self._verified(plain, location, chunk_id)
+
+    def _verified(self, plain: Buffer, location: ChunkLocation, chunk_id: bytes) -> memoryview:
+        """The bytes of a chunk whose id, or the beginning of it, is given."""
         data = memoryview(plain)[location.offset : location.offset + location.size]
-        if blake3(data, key=self._id_key).digest() != chunk_id:
+        if blake3(data, key=self._id_key).digest()[: len(chunk_id)] != chunk_id:
             pack = location.block.pack_id.hex()
             raise IntegrityError(
                 f"pack {pack[:16]} is damaged: chunk {chunk_id.hex()[:16]} is not what was stored",
@@ -73,13 +80,46 @@ class ChunkReader:
 
     def block(self, location: BlockLocation) -> Buffer:
         """The plain bytes of a block, from the cache if it is there."""
+        return self._block(location, 0)
+
+    def bases(self, prefixes: bytes) -> bytes:
+        """The bytes of base chunks, named by 16 bytes each, back to back and verified."""
+        return self._bases(prefixes, 0)
+
+    def load_block(self, location: BlockLocation) -> Buffer:
+        """Read, open and decode a block, without the cache but for what it stands on."""
+        return self._load(location, 0)
+
+    def _block(self, location: BlockLocation, chain: int) -> Buffer:
         key = (location.pack_id, location.number)
         with self._lock:
             cached = self._cache.get(key)
             if cached is not None:
                 self._cache.move_to_end(key)
                 return cached
-        plain = self.load_block(location)
+            loading = self._loading.get(key)
+            # One that stands on others is loaded by whoever wants it: bases in a circle would wait for each other.
+            if loading is None and not location.base_prefixes:
+                loading = self._loading[key] = Future()
+                is_mine = True
+            else:
+                is_mine = False
+        if loading is None:
+            return self._remember(key, self._load(location, chain))
+        if not is_mine:
+            return loading.result()
+        try:
+            plain = self._remember(key, self._load(location, chain))
+        except BaseException as error:
+            loading.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._loading[key]
+        loading.set_result(plain)
+        return plain
+
+    def _remember(self, key: tuple[bytes, int], plain: Buffer) -> Buffer:
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = plain
@@ -89,8 +129,30 @@ class ChunkReader:
                 self._cache_size -= len(dropped)
         return plain
 
-    def load_block(self, location: BlockLocation) -> Buffer:
-        """Read, open and decode a block, without the cache."""
+    def _bases(self, prefixes: bytes, chain: int) -> bytes:
+        """The base chunks of a block upon which stand `chain` others."""
+        names = [prefixes[i : i + ID_PREFIX_SIZE] for i in range(0, len(prefixes), ID_PREFIX_SIZE)]
+        locations = self._index.find(names)
+        parts: list[memoryview] = []
+        for name, location in zip(names, locations, strict=True):
+            if location is None:
+                raise IntegrityError(
+                    f"base chunk {name.hex()} is in no index",
+                    hint="run: ohdiff check, which names the files that it touches",
+                    item=name.hex(),
+                )
+            parts.append(self._base(name, location, chain))
+        if sum(len(part) for part in parts) > BASE_SIZE_BYTES_MAX:
+            raise IntegrityError("the base chunks of a block are larger than their limit")
+        return b"".join(parts)
+
+    def _base(self, name: bytes, location: ChunkLocation, chain: int) -> memoryview:
+        if chain >= DEPTH_MAX:
+            raise self._damaged(location.block, f"base chunk {name.hex()} stands on a chain that does not end")
+        plain = self._block(location.block, chain + 1)
+        return self._verified(plain, location, name)
+
+    def _load(self, location: BlockLocation, chain: int) -> Buffer:
         name = f"{FOLDER}/{location.pack_id.hex()}"
         try:
             sealer = self._sealer(location, name)
@@ -106,8 +168,9 @@ class ChunkReader:
             if objects.hash_object(self._repository, name, self._repository.storage.size(name)) == location.pack_id:
                 raise
             raise self._damaged(location, "its bytes do not match its name") from None
+        base = self._bases(location.base_prefixes, chain) if location.base_prefixes else b""
         try:
-            return decode_block(location.codec, sealer.open(location.number, sealed), location.plain_size)
+            return decode(location, sealer.open(location.number, sealed), base)
         except UnknownFeatureError as error:
             raise UnsupportedFormatError(f"{name}: {error}", hint="upgrade ohdiff", item=name) from error
         except FormatError as error:

@@ -34,10 +34,11 @@ from .index_segment import (
     merge_segments,
     write_segment,
 )
+from .lost_bases import bases_of, find_broken, split_prefixes, unknown
 from .repository import Repository
 
 FOLDER: Final = "index"
-_LAYOUT_VERSION: Final = 1
+_LAYOUT_VERSION: Final = 2
 _SEGMENTS_MAX: Final = 8
 _CHUNKS_PER_RUN: Final = 1_000_000
 
@@ -49,6 +50,7 @@ class _Manifest(msgspec.Struct):
     repository_id: bytes
     segments: list[str]
     sources: list[bytes]
+    broken: list[bytes]
 
 
 class ChunkIndex:
@@ -60,6 +62,8 @@ class ChunkIndex:
         self._is_temporary = is_temporary
         self._segments: list[IndexSegment] = []
         self._sources: set[bytes] = set()
+        # Normally none: what an index object that is gone took with it.
+        self._broken: frozenset[bytes] = frozenset()
 
     @property
     def chunk_count(self) -> int:
@@ -76,10 +80,22 @@ class ChunkIndex:
         found = bytes(len(prefixes) // ID_PREFIX_SIZE)
         for segment in self._segments:
             found = bytes(map(or_, found, segment.contains(prefixes)))
+        if self._broken:
+            names = split_prefixes(prefixes)
+            found = bytes([flag and name not in self._broken for flag, name in zip(found, names, strict=True)])
         return found
 
     def find(self, chunk_ids: Sequence[bytes]) -> list[ChunkLocation | None]:
-        """Where each chunk lies, or None for those that the repository does not hold."""
+        """Where each chunk lies, or None for those that the repository does not hold whole."""
+        found = self._find(chunk_ids)
+        if self._broken:
+            return [
+                None if chunk_id[:ID_PREFIX_SIZE] in self._broken else place
+                for chunk_id, place in zip(chunk_ids, found, strict=True)
+            ]
+        return found
+
+    def _find(self, chunk_ids: Sequence[bytes]) -> list[ChunkLocation | None]:
         prefixes = b"".join([chunk_id[:ID_PREFIX_SIZE] for chunk_id in chunk_ids])
         result: list[ChunkLocation | None] = [None] * len(chunk_ids)
         for segment in self._segments:
@@ -92,7 +108,9 @@ class ChunkIndex:
                     item=str(self._folder),
                 ) from error
             for row, location in enumerate(found):
-                if location is not None:
+                known = result[row]
+                # Of several places the one that stands on the fewest others.
+                if location is not None and (known is None or location.block.depth <= known.block.depth):
                     result[row] = location
         return result
 
@@ -107,6 +125,8 @@ class ChunkIndex:
         object_id = objects.write_object(self._repository, FOLDER, KIND_INDEX, NUMBER_BODY, plain)
         with _exclusive(self._folder):
             self._learn(packs, [object_id])
+            if self._broken:
+                self._broken = find_broken(self._segments, self._find)
             self._save()
         return object_id
 
@@ -129,7 +149,9 @@ class ChunkIndex:
             self._open_segments(manifest)
         missing = sorted(stored.keys() - self._sources)
         if missing:
-            self._learn_objects(missing, skip_damaged)
+            has_lost = self._learn_objects(missing, skip_damaged)
+            if has_lost or self._broken:
+                self._broken = find_broken(self._segments, self._find)
             self._save()
 
     def _open_segments(self, manifest: _Manifest) -> None:
@@ -144,10 +166,13 @@ class ChunkIndex:
             return
         self._segments = opened
         self._sources = set(manifest.sources)
+        self._broken = frozenset(manifest.broken)
 
-    def _learn_objects(self, object_ids: Iterable[bytes], skip_damaged: bool) -> None:
+    def _learn_objects(self, object_ids: Iterable[bytes], skip_damaged: bool) -> bool:
+        """Returns whether something of what was learned stands on chunks that are not there."""
         packs: list[PackRecord] = []
         learned: list[bytes] = []
+        bases: list[bytes] = []
         chunk_count = 0
         for object_id in object_ids:
             try:
@@ -160,9 +185,14 @@ class ChunkIndex:
             learned.append(object_id)
             chunk_count += sum(len(block.chunk_sizes) for pack in index.packs for block in pack.blocks)
             if chunk_count >= _CHUNKS_PER_RUN:
-                self._learn(packs, learned)
+                bases = self._learn_run(packs, learned, bases)
                 packs, learned, chunk_count = [], [], 0
-        self._learn(packs, learned)
+        return bool(self._learn_run(packs, learned, bases))
+
+    def _learn_run(self, packs: Sequence[PackRecord], sources: Sequence[bytes], bases: list[bytes]) -> list[bytes]:
+        """Learn some packs; returns what of their bases, and of earlier ones, is not known yet."""
+        self._learn(packs, sources)
+        return unknown(bases + bases_of(packs), self._find)
 
     def _learn(self, packs: Sequence[PackRecord], sources: Sequence[bytes]) -> None:
         if packs:
@@ -210,7 +240,8 @@ class ChunkIndex:
         if not all(segment.is_on_disk for segment in self._segments):
             return
         names = [segment.stem.name for segment in self._segments]
-        manifest = _Manifest(_LAYOUT_VERSION, self._repository.config.id, names, sorted(self._sources))
+        sources, broken = sorted(self._sources), sorted(self._broken)
+        manifest = _Manifest(_LAYOUT_VERSION, self._repository.config.id, names, sources, broken)
         temporary = self._manifest_path().with_suffix(f".{os.getpid()}")
         temporary.write_bytes(msgspec.json.encode(manifest))
         temporary.replace(self._manifest_path())

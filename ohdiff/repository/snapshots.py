@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ohdiff.errors import NoSnapshotError, UsageError
+from ohdiff.errors import IntegrityError, NoSnapshotError, UsageError
 from ohdiff_format.envelope import KIND_SNAPSHOT
 from ohdiff_format.snapshot import NUMBER_BODY, Snapshot, decode_snapshot, encode_snapshot
 from ohdiff_format.tree import Content
@@ -68,18 +68,52 @@ def load_snapshot(repository: Repository, snapshot_id: bytes) -> StoredSnapshot:
     return StoredSnapshot(snapshot_id, snapshot)
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotList:
+    """Snapshots, oldest first, and what was wrong with each object that cannot be read: it may be any snapshot."""
+
+    stored: list[StoredSnapshot] = field(default_factory=list)
+    damaged: list[IntegrityError] = field(default_factory=list)
+
+
+def read_snapshots(repository: Repository, accept: SnapshotFilter = ANY) -> SnapshotList:
+    """The snapshots that pass, and all that are damaged."""
+    found = SnapshotList()
+    for snapshot_id in objects.list_ids(repository, FOLDER):
+        try:
+            item = load_snapshot(repository, snapshot_id)
+        except IntegrityError as error:
+            error.hint = error.hint or "bring it back from a copy of the repository; run: ohdiff check"
+            found.damaged.append(error)
+            continue
+        if accept.accepts(item.snapshot):
+            found.stored.append(item)
+    found.stored.sort(key=lambda item: (item.snapshot.time_ns, item.snapshot_id))
+    return found
+
+
 def list_snapshots(repository: Repository, accept: SnapshotFilter = ANY) -> list[StoredSnapshot]:
-    """The snapshots that pass, oldest first."""
-    stored = [load_snapshot(repository, snapshot_id) for snapshot_id in objects.list_ids(repository, FOLDER)]
-    passing = [item for item in stored if accept.accepts(item.snapshot)]
-    return sorted(passing, key=lambda item: (item.snapshot.time_ns, item.snapshot_id))
+    """The snapshots that pass, oldest first; IntegrityError if there is a damaged one, as that might pass as well."""
+    found = read_snapshots(repository, accept)
+    if found.damaged:
+        raise found.damaged[0]
+    return found.stored
 
 
 def find_snapshot(repository: Repository, selector: str, accept: SnapshotFilter = ANY) -> StoredSnapshot:
-    """The one snapshot that `latest`, `latest~N` or an unambiguous id prefix means."""
+    """The one snapshot that `latest`, `latest~N` or an unambiguous id prefix means.
+
+    Raises
+    ------
+    NoSnapshotError : none or several fit.
+    IntegrityError : it is damaged; or, as `latest` is counted from the newest, any is that might be newer.
+    """
     latest = _LATEST.fullmatch(selector)
     if latest:
-        stored = list_snapshots(repository, accept)
+        found = read_snapshots(repository, accept)
+        if found.damaged:
+            raise _not_known(selector, found.damaged[0])
+        stored = found.stored
         back = int(latest[1] or 0)
         if back >= len(stored):
             raise NoSnapshotError(
@@ -93,3 +127,13 @@ def find_snapshot(repository: Repository, selector: str, accept: SnapshotFilter 
         what = "no snapshot has" if not ids else f"{len(ids)} snapshots have"
         raise NoSnapshotError(f"{what} an id beginning with {selector}", hint="list them with: ohdiff snapshots")
     return load_snapshot(repository, ids[0])
+
+
+def _not_known(selector: str, error: IntegrityError) -> IntegrityError:
+    known = IntegrityError(
+        f"{error.message}; so nobody can tell which snapshot is {selector}",
+        hint="give the id of one that ohdiff snapshots lists",
+        item=error.item,
+    )
+    known.__cause__ = error
+    return known

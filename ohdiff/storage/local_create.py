@@ -8,7 +8,7 @@ from typing import Final
 
 from ohdiff.errors import RepositoryError, RepositoryExistsError, UsageError
 
-from .names import CONFIG, FOLDERS
+from .names import CONFIG, FOLDERS, KEYS, is_object_name
 from .system_calls import SystemCalls
 from .temporary import TEMPORARY_FOLDER
 
@@ -51,10 +51,15 @@ def _refuse_strangers(calls: SystemCalls, root: Path) -> None:
             hint="choose a new or an empty folder",
             item=str(root),
         )
-    if filled := [name for name in FOLDERS if name in names and calls.scan(root / name)]:
+    if filled := [name for name in FOLDERS if name in names and _is_in_use(calls, root, name)]:
         raise RepositoryError(
             f"{root} has no config, but objects in {', '.join(filled)}",
-            hint="if an init was interrupted here, remove the folder and run init again; "
-            "if a repository lost its config, bring it back from a copy",
+            hint="if a repository lost its config, bring it back from a copy; else choose a new or an empty folder",
             item=str(root),
         )
+
+
+def _is_in_use(calls: SystemCalls, root: Path, folder: str) -> bool:
+    """Whether a folder holds what an interrupted `init` does not leave: that is keys, under which nothing is stored."""
+    found = [f"{folder}/{entry.name}" for entry in calls.scan(root / folder)]
+    return bool(found) if folder != KEYS else not all(map(is_object_name, found))

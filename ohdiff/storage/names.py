@@ -6,8 +6,9 @@ import re
 from typing import Final
 
 CONFIG: Final = "config"
+KEYS: Final = "keys"
 PACKS: Final = "packs"
-FOLDERS: Final = ("keys", PACKS, "index", "snapshots")
+FOLDERS: Final = (KEYS, PACKS, "index", "snapshots")
 _NAME: Final = re.compile(rf"{CONFIG}|(?:{'|'.join(FOLDERS)})/[0-9a-f]{{16,64}}")
 
 

@@ -23,6 +23,7 @@ import re
 import stat
 import struct
 import sys
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,14 +44,18 @@ BLOCK_SIZE_MAX = 32 << 20
 BODY_SIZE_MAX = 64 << 20
 PACK_SIZE_MAX = 1 << 30
 CONTENT_DEPTH_MAX = 4
+BASES_MAX = 1 << 16
+DEPTH_MAX = 4
 CONFIG_SIZE_MAX = 1 << 16
 CACHE_SIZE = 256 << 20
 
 CIPHERS = {"none": 0, "aes-256-gcm": 1, "chacha20-poly1305": 2}
 KIND_PACK, KIND_INDEX, KIND_SNAPSHOT = 1, 2, 3
+CODEC_RAW, CODEC_ZSTD, CODEC_DELTA, CODEC_NUMBERS = 0, 1, 2, 3
 TAG_SIZE = 16
 NUMBER_FOOTER, NUMBER_TRAILER = 2**64 - 1, 2**64 - 2
 TRAILER_SIZE = 8 + TAG_SIZE
+WORD_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 SETTABLE_FLAGS = 0x74
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS = 0x80086601, 0x40086602
 
@@ -155,12 +160,13 @@ class Unpacker:
         return {self.value(depth + 1): self.value(depth + 1) for _ in range(length)}
 
 
-def decompress(frame: bytes, size: int) -> bytes:
-    """One zstd frame that declares and gives exactly `size` bytes."""
+def decompress(frame: bytes, size: int, prefix: bytes = b"") -> bytes:
+    """One zstd frame that declares and gives exactly `size` bytes, and may reach back into a prefix."""
     try:
         parameters = zstandard.get_frame_parameters(frame)
         require(parameters.content_size == size and parameters.dict_id == 0, "a zstd frame has another size")
-        plain = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+        dictionary = zstandard.ZstdCompressionDict(prefix, zstandard.DICT_TYPE_RAWCONTENT) if prefix else None
+        plain = zstandard.ZstdDecompressor(dict_data=dictionary).decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise DamageError(f"a zstd frame does not decode: {error}") from error
     require(len(plain) == size, "a zstd frame has another size")
@@ -286,6 +292,134 @@ class Sealer:
             raise DamageError("a sealed message does not match its tag") from error
 
 
+# Numbers (6.5)
+
+
+def decode_numbers(parameters: bytes, payload: bytes, plain_size: int, base: bytes | None) -> bytes:
+    """The plain bytes of a block of numbers; `base` are the bytes of its base chunk (6.5)."""
+    require(len(parameters) == 4, "a block of numbers has other parameters")
+    _, width, transform, cast = parameters
+    require(width in WORD_CODES and transform <= 4 and cast <= 2, "numbers of an unknown kind")
+    require(cast == 0 or (width == 2 and transform != 0), "a cast of numbers that have none")
+    require(0 < plain_size <= BLOCK_SIZE_MAX and plain_size % width == 0, "not whole numbers")
+    codes = read_words(decode_planes(payload, plain_size // width, width), width)
+    if transform == 0:
+        require(not base, "numbers with a base that they do not need")
+        return write_words(codes)
+    base_words = read_base(base or b"", len(codes), width, cast)
+    if transform == 4:
+        codes = ungrouped(codes, base_words, width)
+    return write_words(undo_transform(transform, codes, base_words, width))
+
+
+def decode_planes(payload: bytes, count: int, width: int) -> bytes:
+    """The codes as little-endian integers, from one plane for each of their bytes."""
+    codes = bytearray(count * width)
+    at = 0
+    for plane in range(width):
+        require(len(payload) - at >= 5, "a plane is missing")
+        codec, size = payload[at], int.from_bytes(payload[at + 1 : at + 5], "little")
+        data = payload[at + 5 : at + 5 + size]
+        require(len(data) == size, "a plane reaches beyond its block")
+        codes[plane::width] = decode_plane(codec, data, count)
+        at += 5 + size
+    require(at == len(payload), "bytes follow the last plane")
+    return bytes(codes)
+
+
+def decode_plane(codec: int, data: bytes, count: int) -> bytes:
+    """One plane of `count` bytes."""
+    require(codec in (0, 1, 2), f"plane codec {codec} is not known to this reader")
+    if codec == 1:
+        return decompress(data, count)
+    require(len(data) == (count if codec == 0 else 1), "a plane has another size")
+    return data if codec == 0 else data * count
+
+
+def read_words(data: bytes, width: int) -> array[int]:
+    """Little-endian unsigned integers."""
+    words = array(WORD_CODES[width])
+    require(words.itemsize == width, "this machine has integers of other sizes")
+    words.frombytes(data)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words
+
+
+def write_words(words: array[int]) -> bytes:
+    """The bytes that `read_words` read."""
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
+
+
+def read_base(base: bytes, count: int, width: int, cast: int) -> array[int]:
+    """The numbers of the base, after the cast."""
+    base_width = 4 if cast else width
+    require(len(base) == count * base_width, "a base has another size than its block needs")
+    words = read_words(base, base_width)
+    if cast == 0:
+        return words
+    return array("H", map(bf16_of_f32 if cast == 1 else f16_of_f32, words))
+
+
+def divide_to_even(value: int, bits: int) -> int:
+    """value / 2^bits, rounded to nearest, ties to even."""
+    quotient, rest = value >> bits, value & ((1 << bits) - 1)
+    half = 1 << (bits - 1)
+    return quotient + (rest > half or (rest == half and quotient & 1 == 1))
+
+
+def bf16_of_f32(bits: int) -> int:
+    """An f32 as bf16."""
+    return 0x7FC0 if bits & 0x7FFFFFFF > 0x7F800000 else divide_to_even(bits, 16)
+
+
+def f16_of_f32(bits: int) -> int:
+    """An f32 as f16."""
+    sign, size = bits >> 31 << 15, bits & 0x7FFFFFFF
+    if size > 0x7F800000:
+        return sign | 0x7E00
+    if size >= 0x47800000:
+        return sign | 0x7C00
+    if size >= 0x38800000:
+        return sign | divide_to_even(size - 0x38000000, 13)
+    return sign | divide_to_even((size & 0x7FFFFF) | 0x800000, 126 - (size >> 23))
+
+
+def ungrouped(codes: array[int], base: array[int], width: int) -> array[int]:
+    """The codes in the order of their places, from the order of the magnitudes of their base."""
+    shift, mask = 8 * width - 8, (1 << (8 * width)) - 1
+    magnitudes = [((word << 1) & mask) >> shift for word in base]
+    places = sorted(range(len(codes)), key=magnitudes.__getitem__)
+    result = array(codes.typecode, bytes(len(codes) * codes.itemsize))
+    for place, code in zip(places, codes, strict=True):
+        result[place] = code
+    return result
+
+
+def undo_transform(transform: int, codes: array[int], base: array[int], width: int) -> array[int]:
+    """The numbers that codes stand for."""
+    mask, top = (1 << (8 * width)) - 1, 1 << (8 * width - 1)
+
+    def order(word: int) -> int:
+        return word + top if word < top else mask - word
+
+    def unorder(value: int) -> int:
+        return value - top if value >= top else mask - value
+
+    def difference(code: int) -> int:
+        return code >> 1 if code & 1 == 0 else -(code >> 1) - 1
+
+    if transform == 1:
+        numbers = (code ^ word for code, word in zip(codes, base, strict=True))
+    elif transform == 3:
+        numbers = ((word + difference(code)) & mask for code, word in zip(codes, base, strict=True))
+    else:
+        numbers = (unorder((order(word) + difference(code)) & mask) for code, word in zip(codes, base, strict=True))
+    return array(codes.typecode, numbers)
+
+
 # Packs and index (6, 7)
 
 
@@ -298,6 +432,13 @@ class Block(NamedTuple):
     sealed_size: int
     codec: int
     chunk_sizes: list[int]
+    bases: tuple[bytes, ...]
+    parameters: bytes
+
+    @property
+    def depth(self) -> int:
+        """How many blocks stand one upon the other."""
+        return self.parameters[0] if self.parameters else 0
 
 
 class Place(NamedTuple):
@@ -314,14 +455,31 @@ def parse_blocks(pack: str, offset: int, end: int, rows: list[list[Any]]) -> lis
     blocks = []
     for number, row in enumerate(rows):
         sealed_size, codec, sizes = row[:3]
-        block = Block(pack, number, offset, sealed_size, codec, sizes)
+        bases, parameters = row[4] if len(row) > 4 else b"", row[5] if len(row) > 5 else b""
+        prefixes = tuple(bases[i : i + 16] for i in range(0, len(bases), 16))
+        block = Block(pack, number, offset, sealed_size, codec, sizes, prefixes, parameters)
         require(sealed_size >= TAG_SIZE and offset + sealed_size <= end, "a block reaches beyond its pack")
         require(all(0 <= size <= CHUNK_SIZE_MAX for size in sizes), "a chunk is larger than its limit")
         require(sum(sizes) <= BLOCK_SIZE_MAX, "a block is larger than its limit")
-        require(codec in (0, 1) and not any(row[4:6]), f"block codec {codec} is not known to this reader")
+        require(len(bases) % 16 == 0 and len(prefixes) <= BASES_MAX, "a block has too many bases")
+        check_codec(block)
         offset += sealed_size
         blocks.append(block)
     return blocks
+
+
+def check_codec(block: Block) -> None:
+    """Whether a block's codec, bases and parameters fit together."""
+    codec, bases, parameters = block.codec, block.bases, block.parameters
+    if codec in (CODEC_RAW, CODEC_ZSTD):
+        is_known = not bases and not parameters
+    elif codec == CODEC_DELTA:
+        is_known = len(parameters) == 1 and len(bases) > 0
+    else:
+        is_known = codec == CODEC_NUMBERS and len(parameters) == 4 and len(block.chunk_sizes) == 1
+        is_known = is_known and len(bases) == (parameters[2] != 0)
+    require(is_known, f"block codec {codec} is not known to this reader")
+    require(block.depth <= DEPTH_MAX and (block.depth > 0) == (len(bases) > 0), "a block's depth is out of bounds")
 
 
 class Repository:
@@ -347,6 +505,7 @@ class Repository:
         self.sealers: dict[str, Sealer] = {}
         self.cache: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self.cache_size = 0
+        self.chain = 0
 
     # Objects
 
@@ -436,12 +595,14 @@ class Repository:
         return True
 
     def scan_packs(self) -> None:
-        """Learn the same from the packs themselves, by decoding all of them (11)."""
+        """Learn the same from the packs themselves, by decoding all of them (11): bases before what needs them."""
+        blocks: list[Block] = []
         for pack in self.pack_names():
             with self.report.collecting(f"packs/{pack}"):
-                for block in self.read_footer(pack):
-                    with self.report.collecting(f"packs/{pack}, block {block.number}"):
-                        self.scan_block(block)
+                blocks += self.read_footer(pack)
+        for block in sorted(blocks, key=lambda block: block.depth):
+            with self.report.collecting(f"packs/{block.pack}, block {block.number}"):
+                self.scan_block(block)
 
     def scan_block(self, block: Block) -> None:
         """Learn the chunks of a block from their bytes."""
@@ -486,9 +647,22 @@ class Repository:
         sealed = self.read_range(block.pack, block.offset, block.sealed_size)
         payload = self.pack_sealer(block.pack).open(block.number, sealed)
         size = sum(block.chunk_sizes)
-        plain = decompress(payload, size) if block.codec == 1 else payload
+        if block.codec == CODEC_RAW:
+            plain = payload
+        elif block.codec == CODEC_NUMBERS:
+            plain = decode_numbers(block.parameters, payload, size, self.read_bases(block))
+        else:
+            plain = decompress(payload, size, self.read_bases(block))
         require(len(plain) == size, "a block has another size than its chunks")
         return plain
+
+    def read_bases(self, block: Block) -> bytes:
+        """The bytes of all base chunks of a block, back to back."""
+        bases = b""
+        for prefix in block.bases:
+            bases += self.find_chunk(prefix)
+            require(len(bases) <= BLOCK_SIZE_MAX, "a block's bases are larger than their limit")
+        return bases
 
     def cached_block(self, block: Block) -> bytes:
         """The plain bytes of a block; those used last are kept."""
@@ -510,18 +684,31 @@ class Repository:
 
     def read_chunk(self, chunk_id: bytes) -> bytes:
         """The bytes of a chunk, which are proved by its id."""
-        place = self.places.get(chunk_id[:16])
+        return self.find_chunk(chunk_id)
+
+    def find_chunk(self, chunk_id: bytes) -> bytes:
+        """The bytes of a chunk of this id, or whose id begins so; places that stand on the fewest others come first."""
         reason = "it is in no index (try --scan-packs)"
-        while place is not None:
+        for place in sorted(self.all_places(chunk_id[:16]), key=lambda place: place.block.depth):
+            self.chain += 1
             try:
+                require(self.chain <= DEPTH_MAX + 1, "it stands on a chain that does not end")
                 data = self.cached_block(place.block)[place.start : place.start + place.size]
-                if blake3(data, key=self.id_key).digest() == chunk_id:
+                if blake3(data, key=self.id_key).digest()[: len(chunk_id)] == chunk_id:
                     return data
                 reason = f"pack {place.block.pack} holds other bytes in its place"
             except DamageError as error:
                 reason = f"pack {place.block.pack}, block {place.block.number}: {error}"
-            place = place.other
+            finally:
+                self.chain -= 1
         raise DamageError(f"chunk {chunk_id.hex()} cannot be read: {reason}")
+
+    def all_places(self, prefix: bytes) -> Iterator[Place]:
+        """Every place of a chunk."""
+        place = self.places.get(prefix)
+        while place is not None:
+            yield place
+            place = place.other
 
     # Snapshots
 
@@ -916,9 +1103,18 @@ class Verifier:
         is_index_whole = self.report.damage_count == damage_before and not do_scan
         self.check_names("keys")
         packs = repository.pack_names()
+        blocks: list[Block] = []
         for pack in packs:
             with self.report.collecting(f"packs/{pack}"):
-                self.check_pack(pack, indexed.get(pack), is_index_whole)
+                blocks += self.check_pack(pack, indexed.get(pack))
+        damaged: set[str] = set()
+        # What a block stands on comes before it, so that bases are known without an index as well.
+        for block in sorted(blocks, key=lambda block: block.depth):
+            if block.pack not in damaged:
+                damaged.add(block.pack)
+                with self.report.collecting(f"packs/{block.pack}"):
+                    self.check_block(block, block.pack in indexed, is_index_whole)
+                    damaged.remove(block.pack)
         for pack in sorted(set(indexed) - set(packs)):
             self.report.damage(f"packs/{pack}", DamageError("it is in the index, but missing"))
         for name, snapshot in snapshots:
@@ -932,8 +1128,8 @@ class Verifier:
             with self.report.collecting(f"{kind}/{path.name}"):
                 require(blake3(path.read_bytes()).hexdigest() == path.name, "its bytes do not match its name")
 
-    def check_pack(self, pack: str, indexed: list[Block] | None, is_index_whole: bool) -> None:
-        """A pack's name, footer and blocks, and its index record if there is one."""
+    def check_pack(self, pack: str, indexed: list[Block] | None) -> list[Block]:
+        """A pack's name and footer, and its index record if there is one; returns its blocks."""
         hasher = blake3()
         with self.repository.pack_path(pack).open("rb") as file:
             while data := file.read(1 << 20):
@@ -941,12 +1137,15 @@ class Verifier:
         require(hasher.hexdigest() == pack, "its bytes do not match its name")
         blocks = self.repository.read_footer(pack)
         require(indexed is None or indexed == blocks, "its footer and the index differ")
-        for block in blocks:
-            ids = self.repository.chunk_ids(block, self.repository.read_block(block))
-            if indexed is not None:
-                require(self.repository.has_chunks(block, ids), "the index has other ids for its chunks")
-            elif not is_index_whole:
-                self.repository.add_chunks(block, [chunk_id[:16] for chunk_id in ids])
+        return blocks
+
+    def check_block(self, block: Block, is_indexed: bool, is_index_whole: bool) -> None:
+        """A block, and its chunks against the index; without a whole index they are learned."""
+        ids = self.repository.chunk_ids(block, self.repository.read_block(block))
+        if is_indexed:
+            require(self.repository.has_chunks(block, ids), "the index has other ids for its chunks")
+        elif not is_index_whole:
+            self.repository.add_chunks(block, [chunk_id[:16] for chunk_id in ids])
 
     def check_tree(self, root: Content) -> None:
         """Everything that a tree needs; what was seen before is not read again."""

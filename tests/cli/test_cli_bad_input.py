@@ -120,6 +120,32 @@ def test_a_damaged_snapshot_or_index_is_found(
     assert any(path.name in problem["item"] for problem in records(result, "problem"))
 
 
+def test_a_damaged_snapshot_is_reported_and_the_others_are_listed_and_restored(
+    stored: Path, run: Run, source: Path, tmp_path: Path
+) -> None:
+    (path,) = (stored / "snapshots").iterdir()
+    (source / "later").write_text("later")
+    assert run("snapshot", source).exit_code == errors.EXIT_DONE
+    (good,) = {each.name for each in (stored / "snapshots").iterdir()} - {path.name}
+    flip(path)
+    listed = run("snapshots")
+    assert listed.exit_code == errors.EXIT_INTEGRITY
+    assert good[:8] in listed.stdout
+    assert path.name in listed.stderr
+    result = run("snapshots", "--json")
+    assert result.exit_code == errors.EXIT_INTEGRITY
+    assert [each["id"] for each in records(result, "snapshot")] == [good]
+    (error,) = [json.loads(line) for line in result.stderr.splitlines()]
+    assert (error["message_type"], error["item"]) == ("error", f"snapshots/{path.name}")
+    refused = run("restore", "latest", "--target", tmp_path / "out")
+    assert refused.exit_code == errors.EXIT_INTEGRITY
+    assert path.name in refused.stderr
+    assert "id" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    assert run("restore", f"{good[:8]}:{source}", "--target", tmp_path / "out").exit_code == errors.EXIT_DONE
+    assert (tmp_path / "out" / "later").read_text() == "later"
+
+
 def test_a_damaged_pack_is_traced_to_its_files(stored: Path, run: Run, source: Path, tmp_path: Path) -> None:
     pack = data_pack(stored)
     flip(pack)
@@ -264,7 +290,7 @@ def test_unexpected_errors_are_one_sentence_unless_debugging(stored: Path, shell
     program = (
         "import ohdiff.repository.snapshots as room\n"
         "def broken(*_): raise ZeroDivisionError('for a test')\n"
-        "room.list_snapshots = broken\n"
+        "room.read_snapshots = broken\n"
         "from ohdiff.cli.main import main; main()\n"
     )
 

@@ -256,6 +256,44 @@ def test_diff_of_a_snapshot_with_the_folder_that_it_holds_compares_that_part(
     assert f"-    {source}/new\n" in run("diff", source, "latest").stdout
 
 
+def test_diff_of_one_file_tells_of_nothing_else(stored: Path, run: Run, source: Path, tmp_path: Path) -> None:
+    subprocess.run(["cp", "-a", source, tmp_path / "copy"], check=True)
+    for name in ("notes.txt", "notes", "notes.txt.old"):
+        (source / name).write_text("one\n2\nthree\n")
+    run("snapshot", source)
+    line = f"M    {source}/notes.txt\n"
+    for arguments in (
+        ("latest~1", "latest", source / "notes.txt"),
+        (f"latest~1:{source}", f"latest:{source}", "notes.txt"),
+        (f"latest~1:{source}/notes.txt", f"latest:{source}/notes.txt"),
+        ("latest~1", source, "notes.txt"),
+        (f"latest~1:{source}/notes.txt", source / "notes.txt"),
+    ):
+        result = run("diff", *arguments, "--content")
+        assert result.exit_code == 0
+        assert result.stdout.startswith(line)
+        assert "-two\n+2\n" in result.stdout
+        assert "1 difference: 1 modified" in result.stdout
+    assert "M    /notes.txt\n" in run("diff", tmp_path / "copy", source, "notes.txt").stdout
+    assert "0 differences" in run("diff", "latest", source, "notes.txt").stdout
+    assert "1 difference: 1 added" in run("diff", "latest~1", "latest", source / "notes").stdout
+    assert "1 difference: 1 removed" in run("diff", "latest", "latest~1", source / "notes").stdout
+
+
+def test_diff_of_a_path_that_is_a_file_on_one_side_tells_what_became_of_it(
+    stored: Path, run: Run, source: Path
+) -> None:
+    (source / "notes.txt").unlink()
+    (source / "notes.txt").mkdir()
+    (source / "notes.txt" / "inside").write_text("x")
+    text = run("diff", "latest", source, "notes.txt").stdout
+    assert text.startswith(f"T    {source}/notes.txt/\n+    {source}/notes.txt/inside\n2 differences")
+    for arguments in (("latest", source, "nowhere"), ("latest", "latest", source / "nowhere")):
+        result = run("diff", *arguments)
+        assert result.exit_code in (2, 13)
+        assert "nowhere" in result.stderr
+
+
 def test_diff_of_two_folders_needs_no_repository(run: Run, home: Home, source: Path, tmp_path: Path) -> None:
     subprocess.run(["cp", "-a", source, tmp_path / "copy"], check=True)
     assert "0 differences" in run("diff", source, tmp_path / "copy").stdout

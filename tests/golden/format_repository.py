@@ -8,9 +8,11 @@ from __future__ import annotations
 import stat
 from dataclasses import dataclass, field
 
+import msgspec
+import zstandard
 from blake3 import blake3
 
-from ohdiff_format.blocks import BlockEncoder
+from ohdiff_format.blocks import CODEC_RAW, CODEC_ZSTD
 from ohdiff_format.config import FORMAT_NAME, ChunkerConfig, Config, encode_config
 from ohdiff_format.envelope import KIND_INDEX, KIND_PACK, KIND_SNAPSHOT, Sealer, new_sealer
 from ohdiff_format.index import Index, PackRecord, encode_index
@@ -86,6 +88,17 @@ class Row:
     extents: list[int] | None = None
 
 
+@dataclass(frozen=True)
+class EncodedBlock:
+    """One block before it is sealed."""
+
+    codec: int
+    payload: bytes
+    chunks: list[bytes]
+    base_prefixes: bytes = b""
+    parameters: bytes = b""
+
+
 @dataclass
 class PackBuilder:
     """One pack, block by block."""
@@ -95,16 +108,17 @@ class PackBuilder:
     blocks: list[BlockRecord] = field(default_factory=list)
     data: bytes = b""
 
-    def add_block(self, codec: int, payload: bytes, chunks: list[bytes], ids: list[bytes]) -> None:
+    def add_block(self, block: EncodedBlock, ids: list[bytes]) -> None:
         """Seal one block."""
-        sealed = self.sealer.seal(len(self.blocks), payload)
-        prefixes = b"".join(chunk_id[:ID_PREFIX_SIZE] for chunk_id in ids)
-        self.blocks.append(BlockRecord(len(sealed), codec, [len(chunk) for chunk in chunks], prefixes))
+        sealed = self.sealer.seal(len(self.blocks), block.payload)
+        sizes = [len(chunk) for chunk in block.chunks]
+        stands_on = (block.base_prefixes, block.parameters)
+        self.blocks.append(BlockRecord(len(sealed), block.codec, sizes, joined_prefixes(ids), *stands_on))
         self.data += sealed
 
     def finish(self) -> tuple[bytes, PackRecord]:
         """The whole pack and its index record."""
-        table = [BlockRecord(block.sealed_size, block.codec, block.chunk_sizes) for block in self.blocks]
+        table = [msgspec.structs.replace(block, chunk_prefixes=b"") for block in self.blocks]
         footer = self.sealer.seal(NUMBER_FOOTER, encode_footer(Footer(self.is_metadata, table)))
         front = self.sealer.header + self.data
         end_size = len(footer) + TRAILER_SIZE
@@ -112,6 +126,20 @@ class PackBuilder:
         pack = front + padding + footer + self.sealer.seal(NUMBER_TRAILER, encode_trailer(len(footer)))
         record = PackRecord(blake3(pack).digest(), len(pack), len(self.sealer.header), self.is_metadata, self.blocks)
         return pack, record
+
+
+def encode_block(chunks: list[bytes], level: int | None) -> EncodedBlock:
+    """One frame if that is shorter, the plain bytes otherwise or without a level."""
+    plain = b"".join(chunks)
+    frame = plain if level is None else zstandard.ZstdCompressor(level=level).compress(plain)
+    return (
+        EncodedBlock(CODEC_ZSTD, frame, chunks) if len(frame) < len(plain) else EncodedBlock(CODEC_RAW, plain, chunks)
+    )
+
+
+def joined_prefixes(ids: list[bytes]) -> bytes:
+    """The first 16 bytes of each id, back to back."""
+    return b"".join(chunk_id[:ID_PREFIX_SIZE] for chunk_id in ids)
 
 
 class RepositoryBuilder:
@@ -160,11 +188,13 @@ class RepositoryBuilder:
 
     def add_pack(self, blocks: list[list[bytes]], level: int | None, is_metadata: bool = False) -> None:
         """Store chunks, given as blocks."""
+        self.add_encoded_pack([encode_block(chunks, level) for chunks in blocks], is_metadata)
+
+    def add_encoded_pack(self, blocks: list[EncodedBlock], is_metadata: bool = False) -> None:
+        """Store blocks."""
         pack = PackBuilder(self.new_sealer(KIND_PACK), is_metadata)
-        encoder = BlockEncoder(level)
-        for chunks in blocks:
-            codec, payload = encoder.encode(b"".join(chunks))
-            pack.add_block(codec, bytes(payload), chunks, [self.chunk_id(chunk) for chunk in chunks])
+        for block in blocks:
+            pack.add_block(block, [self.chunk_id(chunk) for chunk in block.chunks])
         data, record = pack.finish()
         self.objects[f"packs/{record.pack_id.hex()}"] = data
         self.records.append(record)

@@ -8,17 +8,21 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from blake3 import blake3
 
 import ohdiff_format
-from ohdiff_format import config, envelope, index, keys, pack, snapshot, tree
-from ohdiff_format.blocks import decode_block
+from ohdiff.repository import block_decoder
+from ohdiff_format import config, envelope, index, keys, numbers, pack, snapshot, tree
+from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS, as_prefix, decode_block, decode_block_into
 from ohdiff_format.errors import FormatError
+from ohdiff_format.limits import ID_PREFIX_SIZE
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "format"
 
@@ -56,15 +60,22 @@ class _Samples:
         self.sealed: dict[tuple[str, int], list[bytes]] = {}
         self.bodies: dict[str, list[bytes]] = {"index": [], "snapshots": [], "footer": []}
         self.blocks: list[tuple[int, bytes, int]] = []
+        self.records: list[tuple[pack.BlockRecord, bytes]] = []
+        self.deltas: list[bytes] = []
+        self.numbers: list[bytes] = []
+        self.parameters: list[bytes] = []
         self.leaves: list[bytes] = []
         self.lists: list[bytes] = []
         self.trailers: list[bytes] = []
-        self.wrapping_key = b""
-        for encryption in envelope.CIPHERS:
-            frozen = json.loads((GOLDEN / f"{encryption}.json").read_text())
-            self.wrapping_key = keys.derive_key(bytes.fromhex(frozen["master_key"]), keys.CONTEXT_WRAPPING)
+        self.wrapping_key = self.id_key = b""
+        for repository in (*envelope.CIPHERS, "deltas"):
+            frozen = json.loads((GOLDEN / f"{repository}.json").read_text())
+            master_key = bytes.fromhex(frozen["master_key"])
+            self.wrapping_key = keys.derive_key(master_key, keys.CONTEXT_WRAPPING)
+            self.id_key = keys.derive_key(master_key, keys.CONTEXT_CHUNK_ID)
             for name, text in frozen["objects"].items():
-                self._add(encryption, name.partition("/")[0], base64.b64decode(text))
+                self._add(frozen["encryption"], name.partition("/")[0], base64.b64decode(text))
+        self._add_deltas()
 
     def _add(self, encryption: str, folder: str, data: bytes) -> None:
         if folder == "config":
@@ -90,9 +101,32 @@ class _Samples:
         for number, block in enumerate(footer.blocks):
             payload = sealer.open(number, data[offset : offset + block.sealed_size])
             offset += block.sealed_size
-            self.blocks.append((block.codec, payload, block.plain_size))
+            self.records.append((block, payload))
+            if block.codec not in (CODEC_DELTA, CODEC_NUMBERS):
+                self.blocks.append((block.codec, payload, block.plain_size))
             if footer.is_metadata:
                 self._add_metadata(bytes(decode_block(block.codec, payload, block.plain_size)), block.chunk_sizes)
+
+    def _add_deltas(self) -> None:
+        """Samples of the blocks that may have bases, those first that others stand on."""
+        chunks: dict[bytes, bytes] = {}
+        for block, payload in sorted(self.records, key=lambda item: item[0].depth):
+            names = [block.base_prefixes[at : at + ID_PREFIX_SIZE] for at in range(0, len(block.base_prefixes), 16)]
+            base = b"".join(chunks[name] for name in names)
+            sizes = struct.pack("<II", block.plain_size, len(base))
+            if block.codec == CODEC_NUMBERS:
+                self.parameters.append(block.parameters)
+                self.numbers.append(block.parameters + sizes + base + payload)
+                plain = reader.decode_numbers(block.parameters, payload, block.plain_size, base)
+            else:
+                plain = bytes(decode_block(block.codec, payload, block.plain_size, base))
+            if block.codec == CODEC_DELTA:
+                self.deltas.append(sizes + base + payload)
+            start = 0
+            for size in block.chunk_sizes:
+                chunk = plain[start : start + size]
+                chunks[blake3(chunk, key=self.id_key).digest()[:ID_PREFIX_SIZE]] = chunk
+                start += size
 
     def _add_metadata(self, plain: bytes, sizes: list[int]) -> None:
         start = 0
@@ -113,6 +147,54 @@ def _open(encryption: str, kind: int, wrapping_key: bytes) -> Callable[[bytes], 
 def _decode_block(data: bytes) -> object:
     """One byte of codec, four of plain length, then the payload."""
     return decode_block(data[0] if data else 0, data[5:], int.from_bytes(data[1:5], "little"))
+
+
+def _split(data: bytes) -> tuple[int, bytes, bytes]:
+    """Plain length, base and payload, after four bytes of the plain length and four of the base's."""
+    plain_size, base_size = struct.unpack("<II", data[:8].ljust(8, b"\0"))
+    return plain_size, data[8 : 8 + base_size], data[8 + base_size :]
+
+
+def _decode_delta(data: bytes) -> object:
+    size, base, payload = _split(data)
+    return decode_block(CODEC_DELTA, payload, size, base)
+
+
+def _decode_delta_into(data: bytes) -> object:
+    """The same, into memory of the caller; nobody makes more of it than a block may have."""
+    size, base, payload = _split(data)
+    room = bytearray(min(size, 1 << 20))
+    decode_block_into(CODEC_DELTA, payload, memoryview(room), as_prefix(base))
+    return room
+
+
+def _decode_planes(data: bytes) -> object:
+    """Four bytes of parameters first."""
+    size, _, payload = _split(data[4:])
+    return numbers.decode_planes(data[:4], payload, size)
+
+
+def _decode_numbers(data: bytes) -> object:
+    """As the product does, with the base."""
+    size, base, payload = _split(data[4:])
+    return block_decoder.decode(_Shape(CODEC_NUMBERS, size, data[:4]), payload, base)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    codec: int
+    plain_size: int
+    parameters: bytes
+
+
+def _reader_delta(data: bytes) -> object:
+    size, base, payload = _split(data)
+    return reader.decompress(payload, size, base)
+
+
+def _reader_numbers(data: bytes) -> object:
+    size, base, payload = _split(data[4:])
+    return reader.decode_numbers(data[:4], payload, size, base)
 
 
 def _reading(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
@@ -151,11 +233,18 @@ def all_decoders() -> list[Decoder]:
         Decoder("index", index.decode_index, samples.bodies["index"], packed),
         Decoder("snapshot", snapshot.decode_snapshot, samples.bodies["snapshots"], packed),
         Decoder("block", _decode_block, blocks),
+        Decoder("delta", _decode_delta, samples.deltas),
+        Decoder("delta into memory", _decode_delta_into, samples.deltas),
+        Decoder("parameters", numbers.parse_parameters, samples.parameters),
+        Decoder("planes", _decode_planes, samples.numbers),
+        Decoder("numbers", _decode_numbers, samples.numbers),
         Decoder("leaf", tree.decode_listing, samples.leaves, bytes),
         Decoder("content list", tree.decode_content, samples.lists, bytes),
         Decoder("reader: leaf", _reading(reader.parse_leaf), samples.leaves, bytes),
         Decoder("reader: footer", _reading(_reader_footer), samples.bodies["footer"], packed),
         Decoder("reader: body", _reading(reader.unpack_body), every_body, packed),
+        Decoder("reader: delta", _reading(_reader_delta), samples.deltas),
+        Decoder("reader: numbers", _reading(_reader_numbers), samples.numbers),
         Decoder("reader: config", _reading(_reader_config), samples.configs),
     ]
 

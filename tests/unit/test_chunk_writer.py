@@ -18,7 +18,7 @@ from support.vault import Vault, object_names
 
 from ohdiff.buffers import BufferPool, PooledBuffer
 from ohdiff.errors import IntegrityError, StorageError
-from ohdiff.repository import chunk_writer
+from ohdiff.repository import chunk_writer, index_feed
 from ohdiff.repository.block_encoder import BlockEncoder
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.chunk_writer import ChunkWriter, DrySink
@@ -228,7 +228,7 @@ def test_a_block_that_does_not_survive_compression_is_an_integrity_error(
     vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = BlockEncoder(3).encode(text_bytes(20_000, 2), 1)
-    monkeypatch.setattr(chunk_writer.BlockEncoder, "encode", lambda *_: broken)
+    monkeypatch.setattr(BlockEncoder, "encode", lambda *_: broken)
     with desk(vault) as work:
         work.add([text_bytes(20_000, 1)])
         with pytest.raises(IntegrityError):
@@ -245,7 +245,7 @@ def test_aborting_keeps_no_open_pack(vault: Vault) -> None:
 
 
 def test_the_index_is_written_now_and_then_in_a_long_run(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_writer, "_PACKS_PER_INDEX", 1)
+    monkeypatch.setattr(index_feed, "_PACKS_PER_INDEX", 1)
     monkeypatch.setattr("ohdiff.repository.packs.PACK_SIZE_BYTES", 64 * KiB)
     with desk(vault, depth=1) as work:
         chunks = [random_bytes(10_000, number) for number in range(60)]

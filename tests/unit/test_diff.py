@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import shutil
 import subprocess
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,11 +20,17 @@ from hypothesis import strategies as st
 from support.sources import as_ordinary_user, build_zoo, random_bytes, text_bytes, write, write_sparse
 from support.vault import Told, Vault, engine_of
 
+from ohdiff.errors import IntegrityError
 from ohdiff.filesystem import DirectoryHandle
+from ohdiff.operations import diff_reading
 from ohdiff.operations.diff import Change, DiffResult, diff
 from ohdiff.operations.diff_content import changed_ranges, content_change
-from ohdiff.operations.diff_sides import Directory, FolderDirectory, SnapshotDirectory
+from ohdiff.operations.diff_reading import FolderReader
+from ohdiff.operations.diff_sides import Directory, FolderDirectory, SnapshotDirectory, open_folder
+from ohdiff.operations.file_reading import FileBatch
+from ohdiff.operations.restore.folders import Folder
 from ohdiff.operations.source_rules import KeepAll
+from ohdiff.operations.tree_reader import Entry
 
 MiB = 1 << 20
 Side = Callable[[Path], Directory]
@@ -36,7 +46,7 @@ class Sides:
 
     def folder(self, path: Path) -> Directory:
         handle = DirectoryHandle.open_root(path)
-        return FolderDirectory(handle, b"", engine_of(self.vault.open()), KeepAll(), self.told)
+        return open_folder(handle, b"", engine_of(self.vault.open()), KeepAll(), self.told)
 
     def snapshot(self, path: Path) -> Directory:
         stored = self.vault.store(path, parent=None)
@@ -231,7 +241,7 @@ def test_a_snapshot_against_its_own_folder_reads_no_file(
 ) -> None:
     build_zoo(source)
     left = sides.snapshot(source)
-    monkeypatch.setattr(FolderDirectory, "chunks", lambda *_: pytest.fail("a file was read"))
+    monkeypatch.setattr(FolderReader, "read", lambda *_: pytest.fail("a file was read"))
     assert told(diff(left, sides.folder(source))) == []
 
 
@@ -250,6 +260,135 @@ def test_what_cannot_be_read_in_a_folder_is_reported(sides: Sides, tmp_path: Pat
         diff(left, right)
     (tmp_path / "b" / "closed").chmod(0o755)
     assert {error.item for error in sides.told.errors} == {"/closed", "/secret"}
+
+
+# Reading
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
+    """Counts how often each file of a folder is read, by name."""
+    counted: Counter[bytes] = Counter()
+    read, alone = diff_reading.read_batch, diff_reading.FilePieces
+
+    def read_batch(batch: FileBatch, *rest: Any) -> Any:
+        counted.update(batch.names)
+        return read(batch, *rest)
+
+    def read_alone(handle: DirectoryHandle, name: bytes, *rest: Any) -> Any:
+        counted.update([name])
+        return alone(handle, name, *rest)
+
+    monkeypatch.setattr(diff_reading, "read_batch", read_batch)
+    monkeypatch.setattr(diff_reading, "FilePieces", read_alone)
+    return counted
+
+
+def test_each_file_of_a_folder_is_read_once(sides: Sides, tmp_path: Path, reads: Counter[bytes]) -> None:
+    for number, name in enumerate("ab"):
+        for size in (5, 70_000, 3 * MiB, 9 * MiB):
+            write(tmp_path / name / "kept" / f"kept {size}", random_bytes(size, size))
+            write(tmp_path / name / "changed" / f"changed {size}", random_bytes(size, size + number + 1))
+            write(tmp_path / name / f"moved {name}" / f"moved {size} {name}", random_bytes(size, size + 9))
+            write(tmp_path / name / f"only {name} {size}", random_bytes(size, size + 20 + number))
+        write(tmp_path / name / "grown", random_bytes(1000 + number, 3))
+        write_sparse(tmp_path / name / "sparse", 4 * MiB, {(1 + number) * MiB: random_bytes(70_000, 1)})
+    result = diff(sides.folder(tmp_path / "a"), sides.folder(tmp_path / "b"))
+    assert result.count("moved") == 4
+    assert result.count("modified") == 6
+    assert (result.count("added"), result.count("removed")) == (5, 5)
+    for change in result.changes:
+        content_change(change)
+    is_twice = {name for name in reads if not name.startswith((b"moved", b"only"))}
+    assert {name: count for name, count in reads.items() if count != 1 + (name in is_twice)} == {}
+    assert len(reads) == 8 + 2 * 4 + 2 * 4 + 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 100_000])
+def test_small_batches_find_the_same(
+    sides: Sides, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    before, after = pair
+    (after / "binary").write_bytes(random_bytes(700_000, 55))
+    (after / "text" / "poem.txt").rename(after / "verse.txt")
+    expected = told(diff(sides.snapshot(before), sides.snapshot(after)))
+    monkeypatch.setattr(diff_reading, "BATCH_SIZE_BYTES", batch_size)
+    monkeypatch.setattr(diff_reading, "BATCH_FILES_MAX", 2)
+    monkeypatch.setattr(diff_reading, "_AHEAD", 1)
+    assert told(diff(sides.snapshot(before), sides.folder(after))) == expected
+    assert told(diff(sides.folder(before), sides.folder(after))) == expected
+    assert sides.told.errors == []
+
+
+def test_many_and_deep_folders_need_few_descriptors(sides: Sides, tmp_path: Path) -> None:
+    deep = Path(*["d"] * 150)
+    for number, name in enumerate("ab"):
+        for folder in range(200):
+            write(tmp_path / name / f"{folder:03}" / "file", b"%d of %d" % (number, folder))
+        write(tmp_path / name / deep / "file", b"%d" % number)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))
+    try:
+        left, right = sides.folder(tmp_path / "a"), sides.folder(tmp_path / "b")
+        result = diff(left, right)
+        assert sides.told.errors == []
+        assert result.count("modified") == 201
+        assert sum(len(content_change(change).lines or ()) for change in result.changes) >= 201
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_that_changes_after_it_was_listed_is_read_as_it_is_then(
+    sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        write(tmp_path / name / "file", b"before")
+        write(tmp_path / name / "other", b"other")
+        os.utime(tmp_path / name / "other", ns=(ord(name), 1))
+    left = sides.snapshot(tmp_path / "a")
+    read = diff_reading.read_batch
+
+    def change_then_read(*arguments: Any) -> Any:
+        write(tmp_path / "b" / "file", b"later!")
+        return read(*arguments)
+
+    monkeypatch.setattr(diff_reading, "read_batch", change_then_read)
+    assert told(diff(left, sides.folder(tmp_path / "b"))) == [("modified", b"/file")]
+
+
+def test_a_folder_that_vanishes_before_its_files_are_read_is_reported(
+    sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        write(tmp_path / name / "folder" / "file", b"data!")
+        write(tmp_path / name / "rest", b"data!")
+    read = FolderReader.read
+
+    def remove_then_read(self: FolderReader, folder: Folder, *rest: Any) -> None:
+        if folder.name == b"folder":
+            shutil.rmtree(tmp_path / "b" / "folder", ignore_errors=True)
+            self._folders.forget(folder)
+        read(self, folder, *rest)
+
+    left = sides.snapshot(tmp_path / "a")
+    monkeypatch.setattr(FolderReader, "read", remove_then_read)
+    assert told(diff(left, sides.folder(tmp_path / "b"))) == [("modified", b"/folder/file")]
+    assert [error.item for error in sides.told.errors] == ["/folder/file"]
+
+
+def test_readers_end_with_a_diff_that_fails(sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        write(tmp_path / name / "file", random_bytes(5 * MiB, 1))
+        write(tmp_path / name / "z" / "file", b"x")
+
+    def fail(self: FolderDirectory, entry: Entry) -> Directory:
+        raise IntegrityError("damaged")
+
+    monkeypatch.setattr(FolderDirectory, "child", fail)
+    before = threading.active_count()
+    with pytest.raises(IntegrityError):
+        diff(sides.folder(tmp_path / "a"), sides.folder(tmp_path / "b"))
+    assert threading.active_count() == before
 
 
 # Content

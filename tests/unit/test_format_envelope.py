@@ -6,11 +6,12 @@ import struct
 
 import pytest
 import zstandard
+from support.sources import random_bytes
 
 from ohdiff_format import envelope
-from ohdiff_format.blocks import CODEC_RAW, CODEC_ZSTD, BlockEncoder, decode_block
+from ohdiff_format.blocks import CODEC_DELTA, CODEC_RAW, CODEC_ZSTD, as_prefix, decode_block, decode_block_into
 from ohdiff_format.errors import AuthenticationError, FormatError, UnknownFeatureError
-from ohdiff_format.limits import BLOCK_SIZE_BYTES_MAX, OBJECT_PLAIN_SIZE_BYTES_MAX
+from ohdiff_format.limits import BASE_SIZE_BYTES_MAX, BLOCK_SIZE_BYTES_MAX, OBJECT_PLAIN_SIZE_BYTES_MAX
 
 KINDS = (envelope.KIND_PACK, envelope.KIND_INDEX, envelope.KIND_SNAPSHOT)
 WRAPPING_KEY = bytes(range(32))
@@ -211,18 +212,47 @@ def test_a_body_that_lies_about_itself_is_refused(body: bytes, error: type[Forma
         envelope.unpack_plain(body)
 
 
-@pytest.mark.parametrize("level", [None, 1, 3, 9])
-@pytest.mark.parametrize("plain", [b"", b"x", b"text " * 5000, bytes(range(256))])
-def test_blocks_come_back_and_are_never_longer_than_they_were(level: int | None, plain: bytes) -> None:
-    codec, payload = BlockEncoder(level).encode(plain)
-    assert len(payload) <= len(plain)
-    assert decode_block(codec, payload, len(plain)) == plain
-    assert codec == (CODEC_ZSTD if len(payload) < len(plain) else CODEC_RAW)
+@pytest.mark.parametrize("plain", [b"x", b"text " * 5000, bytes(range(256))])
+def test_blocks_come_back(plain: bytes) -> None:
+    frame = zstandard.ZstdCompressor().compress(plain)
+    assert decode_block(CODEC_ZSTD, frame, len(plain)) == plain
+    assert decode_block(CODEC_RAW, plain, len(plain)) == plain
+    target = bytearray(len(plain))
+    decode_block_into(CODEC_ZSTD, frame, memoryview(target))
+    assert target == plain
+
+
+def test_a_delta_comes_back_with_its_base_only() -> None:
+    base, plain = random_bytes(50_000, 1), random_bytes(50_000, 1)[:40_000] + b"new" + random_bytes(10_000, 2)
+    prefix = as_prefix(base)
+    frame = zstandard.ZstdCompressor(dict_data=prefix).compress(plain)
+    assert len(frame) < 11_000
+    assert decode_block(CODEC_DELTA, frame, len(plain), base) == plain
+    target = bytearray(len(plain))
+    decode_block_into(CODEC_DELTA, frame, memoryview(target), prefix)
+    assert target == plain
+    for wrong in (b"", base[:-1], random_bytes(50_000, 3)):
+        try:
+            assert decode_block(CODEC_DELTA, frame, len(plain), wrong) != plain
+        except FormatError:
+            continue
+
+
+@pytest.mark.parametrize("damage", [b"more", b""])
+def test_a_delta_that_breaks_a_rule_is_refused(damage: bytes) -> None:
+    base, plain = random_bytes(50_000, 1), random_bytes(50_000, 1)
+    frame = zstandard.ZstdCompressor(dict_data=as_prefix(base)).compress(plain)
+    with pytest.raises(FormatError):
+        decode_block(CODEC_DELTA, frame + damage if damage else frame[:-1], len(plain), base)
+    with pytest.raises(FormatError, match="expected size"):
+        decode_block(CODEC_DELTA, frame, len(plain) - 1, base)
+    with pytest.raises(FormatError, match="larger than their limit"):
+        decode_block(CODEC_DELTA, frame, len(plain), bytes(BASE_SIZE_BYTES_MAX + 1))
 
 
 def test_a_block_of_an_unknown_codec_or_size_is_refused() -> None:
-    with pytest.raises(UnknownFeatureError, match="block codec 2"):
-        decode_block(2, b"abc", 3)
+    with pytest.raises(UnknownFeatureError, match="block codec 4"):
+        decode_block(4, b"abc", 3)
     with pytest.raises(FormatError, match="not as long as its chunks"):
         decode_block(CODEC_RAW, b"abc", 4)
     with pytest.raises(FormatError, match="larger than its limit"):

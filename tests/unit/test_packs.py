@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+import threading
 
 import pytest
 from blake3 import blake3
@@ -14,6 +14,7 @@ from ohdiff.errors import StorageError
 from ohdiff.repository import packs
 from ohdiff.repository.packs import PackSet
 from ohdiff.storage import MemoryStorage
+from ohdiff.storage.memory import MemoryWriter
 from ohdiff_format.envelope import HEADER_SIZE_MAX, KIND_PACK
 from ohdiff_format.index import PackRecord
 from ohdiff_format.pack import (
@@ -109,31 +110,115 @@ def test_nothing_is_left_of_packs_that_were_aborted(vault: Vault) -> None:
     assert object_names(vault.storage, ["packs"]) == []
 
 
-def test_a_pack_that_cannot_be_committed_is_aborted_and_told_to_nobody(vault: Vault) -> None:
-    aborted = []
+class Gate(MemoryStorage):
+    """Keeps commits waiting until it is opened, and refuses those from `refuse_from` on, counted from 0."""
 
-    class Refusing:
-        size = 0
+    def __init__(self, vault: Vault, refuse_from: int = 1 << 30) -> None:
+        super().__init__("gate")
+        self._folders = vault.storage._folders  # type: ignore[attr-defined]
+        self.opened = threading.Event()
+        self.refuse_from = refuse_from
+        self.begun = threading.Semaphore(0)
+        self.commits = 0
+        self.aborts = 0
 
-        def write(self, buffer: bytes) -> None: ...
+    def open_writer(self, folder: str) -> GatedWriter:
+        self.begun.release()
+        return GatedWriter(self, folder)
 
-        def commit(self, name: str) -> None:
+
+class GatedWriter(MemoryWriter):
+    def __init__(self, gate: Gate, folder: str) -> None:
+        super().__init__(gate, folder)
+        self._gate = gate
+        self._is_done = False
+
+    def commit(self, name: str) -> None:
+        assert self._gate.opened.wait(60), "nobody opened the gate"
+        number, self._gate.commits = self._gate.commits, self._gate.commits + 1
+        if number >= self._gate.refuse_from:
             raise StorageError("no")
+        self._is_done = True
+        super().commit(name)
 
-        def abort(self) -> None:
-            aborted.append(self)
+    def abort(self) -> None:
+        if not self._is_done:
+            self._is_done = True
+            self._gate.aborts += 1
+            self._gate.opened.set()
+        super().abort()
 
-    class Storage(MemoryStorage):
-        def open_writer(self, folder: str) -> Any:
-            return Refusing()
 
-    storage = Storage("refusing")
-    storage._folders = vault.storage._folders  # type: ignore[attr-defined]
+@pytest.fixture
+def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block of `fill` is a pack."""
+    monkeypatch.setattr(packs, "_CLOSABLE_SIZE_BYTES", 0)
+    monkeypatch.setattr(packs, "_CLOSING_WASTE", 1)
+
+
+def fill(open_packs: PackSet, count: int) -> None:
+    for number in range(count):
+        append(open_packs, random_bytes(1_000, number))
+
+
+def test_a_pack_that_cannot_be_committed_is_aborted_and_told_to_nobody(vault: Vault) -> None:
+    gate = Gate(vault, refuse_from=0)
+    gate.opened.set()
     told: list[PackRecord] = []
-    open_packs = PackSet(vault.over(storage).open(), told.append)
+    open_packs = PackSet(vault.over(gate).open(), told.append)
     append(open_packs, b"x" * 1000)
     with pytest.raises(StorageError):
         open_packs.finish()
     open_packs.abort()
-    assert len(aborted) == 1
+    assert gate.aborts == 1
     assert told == []
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_the_error_of_a_commit_comes_back_before_many_more_blocks_are_taken(vault: Vault) -> None:
+    gate = Gate(vault, refuse_from=2)
+    gate.opened.set()
+    told: list[PackRecord] = []
+    open_packs = PackSet(vault.over(gate).open(), told.append)
+    with pytest.raises(StorageError):
+        fill(open_packs, 6)
+    open_packs.abort()
+    assert sorted(f"packs/{record.pack_id.hex()}" for record in told) == object_names(vault.storage, ["packs"])
+    assert len(told) == 2
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_a_pack_is_told_of_once_it_is_durable_and_few_wait_for_that(vault: Vault) -> None:
+    gate = Gate(vault)
+    told: list[PackRecord] = []
+    open_packs = PackSet(vault.over(gate).open(), told.append)
+
+    def run() -> None:
+        fill(open_packs, 6)
+        open_packs.finish()
+
+    caller = threading.Thread(target=run)
+    caller.start()
+    for _ in range(3):
+        gate.begun.acquire()
+    caller.join(0.2)
+    assert caller.is_alive()
+    assert not gate.begun.acquire(blocking=False)
+    assert told == []
+    gate.opened.set()
+    caller.join()
+    assert sorted(f"packs/{record.pack_id.hex()}" for record in told) == object_names(vault.storage, ["packs"])
+    assert len(told) == 6
+
+
+@pytest.mark.usefixtures("small_packs")
+def test_an_abort_waits_for_the_commit_that_runs_and_drops_those_that_wait(vault: Vault) -> None:
+    gate = Gate(vault)
+    told: list[PackRecord] = []
+    open_packs = PackSet(vault.over(gate).open(), told.append)
+    fill(open_packs, 2)
+    open_packs.abort()  # the gate opens when the waiting pack is dropped
+    assert gate.aborts == 1
+    assert [f"packs/{record.pack_id.hex()}" for record in told] == object_names(vault.storage, ["packs"])
+    assert len(told) == 1
+    open_packs.finish()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from support.vault import Vault, object_names
+from support.vault import Vault, object_names, replace_object
 
-from ohdiff.errors import NoSnapshotError, UsageError
+from ohdiff.errors import IntegrityError, NoSnapshotError, UsageError
 from ohdiff.repository.snapshots import (
     SnapshotFilter,
     StoredSnapshot,
     find_snapshot,
     list_snapshots,
     load_snapshot,
+    read_snapshots,
     save_snapshot,
 )
 from ohdiff_format.snapshot import Snapshot
@@ -95,3 +96,36 @@ def test_what_is_no_selector_is_a_usage_error(vault: Vault, stored: list[StoredS
 def test_an_empty_repository_has_no_snapshot_to_find(vault: Vault, selector: str) -> None:
     with pytest.raises(NoSnapshotError):
         find_snapshot(vault.open(), selector)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut short", "empty"])
+def test_a_damaged_snapshot_hides_no_other(vault: Vault, stored: list[StoredSnapshot], damage: str) -> None:
+    damaged = stored[1]
+    name = f"snapshots/{damaged.snapshot_id.hex()}"
+    data = bytearray(vault.storage.read(name))
+    data[-1] ^= 1
+    replace_object(vault.storage, name, {"flipped": bytes(data), "cut short": bytes(data[:40]), "empty": b""}[damage])
+    found = read_snapshots(vault.open())
+    assert found.stored == [item for item in stored if item is not damaged]
+    (error,) = found.damaged
+    assert error.item == name
+    # It might be one that would pass: nobody can tell.
+    assert [each.item for each in read_snapshots(vault.open(), SnapshotFilter(hosts=("lap",))).damaged] == [name]
+    with pytest.raises(IntegrityError, match=name):
+        list_snapshots(vault.open())
+    for item in found.stored:
+        assert find_snapshot(vault.open(), item.snapshot_id.hex()) == item
+    with pytest.raises(IntegrityError, match=name):
+        find_snapshot(vault.open(), damaged.snapshot_id.hex())
+
+
+@pytest.mark.parametrize("selector", ["latest", "latest~1", "latest~9"])
+def test_latest_is_refused_while_a_damaged_snapshot_might_be_newer(
+    vault: Vault, stored: list[StoredSnapshot], selector: str
+) -> None:
+    name = f"snapshots/{stored[0].snapshot_id.hex()}"
+    replace_object(vault.storage, name, vault.storage.read(name)[:-1])
+    with pytest.raises(IntegrityError, match=name) as caught:
+        find_snapshot(vault.open(), selector)
+    assert "id" in caught.value.hint
+    assert caught.value.item == name

@@ -171,7 +171,25 @@ class TestCreate:
             LocalStorage.create(root)
         assert list(root.iterdir()) == [root / "thesis.tex"]
 
-    @pytest.mark.parametrize("name", [PACK, INDEX, f"keys/{'2' * 64}"])
+    def test_what_an_interrupted_init_leaves_is_taken_over(self, storage: LocalStorage, root: Path) -> None:
+        keys = [f"keys/{digit * 64}" for digit in "12"]
+        for name in keys:
+            storage.write(name, name.encode())
+        storage.delete("config")
+        (root / "tmp" / ("3" * 32)).write_bytes(b"half")
+        again = LocalStorage.create(root)
+        again.write_new("config", b"config")
+        assert [again.read(name) for name in keys] == [name.encode() for name in keys]
+
+    def test_a_foreign_file_among_the_keys_is_refused_untouched(self, storage: LocalStorage, root: Path) -> None:
+        storage.write(f"keys/{'1' * 64}", b"key")
+        storage.delete("config")
+        (root / "keys" / "precious").write_bytes(b"precious")
+        with pytest.raises(RepositoryError, match="keys"):
+            LocalStorage.create(root)
+        assert (root / "keys" / "precious").read_bytes() == b"precious"
+
+    @pytest.mark.parametrize("name", [PACK, INDEX, f"snapshots/{'2' * 64}"])
     def test_objects_without_a_config_are_refused_untouched(self, storage: LocalStorage, root: Path, name: str) -> None:
         storage.write(name, b"precious")
         storage.delete("config")

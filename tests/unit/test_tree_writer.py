@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ class Sink:
     def __init__(self) -> None:
         self.chunks: dict[bytes, bytes] = {}
 
-    def add_metadata(self, data: bytes) -> bytes:
+    def add_metadata(self, data: bytes, bases: Sequence[bytes] = ()) -> bytes:
         chunk_id = hashlib.sha256(data).digest()
         self.chunks[chunk_id] = data
         return chunk_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from ohdiff.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTIAL, NoSnapshotError,
 from ohdiff.filesystem import DirectoryHandle
 from ohdiff.operations.diff import KINDS, Change, DiffResult, diff
 from ohdiff.operations.diff_content import content_change
-from ohdiff.operations.diff_sides import Directory, FolderDirectory, SnapshotDirectory
+from ohdiff.operations.diff_sides import Directory, SnapshotDirectory, open_folder
 from ohdiff.operations.observer import Observer
 from ohdiff.operations.source_paths import resolve_path
 from ohdiff.operations.source_rules import KeepAll
@@ -63,7 +65,7 @@ def diff_command(
     engine_name: str,
     kernel: str,
 ) -> int:
-    """Compare two states, from A to B; with PATH, only the folder at this path in both.
+    """Compare two states, from A to B; with PATH, only the folder or file at this path in both.
 
     Each is a snapshot (latest, latest~N, an id's first digits), with :/sub/path if only a part is meant, or a folder
     on disk: dir:PATH, or any path with a slash that exists. Two folders need no repository.
@@ -124,19 +126,53 @@ def _snapshot_side(access: Access, text: str) -> Side:
 def _roots(
     access: Access | None, engine: Engine, sides: list[Side], path: str | None, observer: Observer
 ) -> list[Directory]:
-    """The directories to compare; both say the same path, so that changes read as one tree."""
+    """The directories to compare; both say the same path, so that changes read as one tree.
+
+    Where the path leads to a file on either side, they are the folders that it is in, and only its name counts.
+    """
     inner = b"" if path is None else clean_path(path)
     paths = [_path(access, side, other) + inner for side, other in zip(sides, reversed(sides), strict=True)]
     shared_path = paths[0] if paths[0] == paths[1] else inner
+    only = _file_name(access, sides, paths)
+    if only:
+        paths = [side_path.removesuffix(b"/" + only) for side_path in paths]
+        shared_path = shared_path.removesuffix(b"/" + only)
     roots: list[Directory] = []
     for side, side_path in zip(sides, paths, strict=True):
         if side.stored is None:
-            roots.append(_open_folder(side_path, shared_path, engine, observer))
+            roots.append(_open_folder(side_path, shared_path, engine, observer, only))
         else:
             assert access is not None
             content, _ = access.tree.directory(side.stored.root, side_path)
-            roots.append(SnapshotDirectory(access.tree, content, shared_path))
+            roots.append(SnapshotDirectory(access.tree, content, shared_path, only))
     return roots
+
+
+def _file_name(access: Access | None, sides: list[Side], paths: list[bytes]) -> bytes:
+    """The name that both paths end with, if one leads to something else than a folder; b"" if folders are meant."""
+    names = {path.rpartition(b"/")[2] for path in paths}
+    kinds = [_is_folder(access, side, path) for side, path in zip(sides, paths, strict=True)]
+    return names.pop() if len(names) == 1 and False in kinds else b""
+
+
+def _is_folder(access: Access | None, side: Side, path: bytes) -> bool | None:
+    """Whether a path leads to a folder; None if there is nothing."""
+    if side.stored is None:
+        return _is_folder_on_disk(path or b"/")
+    assert access is not None
+    try:
+        entry = access.tree.find(side.stored.root, path)
+    except NoSnapshotError:
+        return None
+    return entry is None or entry.is_directory
+
+
+def _is_folder_on_disk(path: bytes) -> bool | None:
+    """As `_is_folder`; a link is followed, as it is where a folder is compared."""
+    try:
+        return stat.S_ISDIR(Path(os.fsdecode(path)).stat().st_mode)
+    except OSError:
+        return False if os.path.lexists(path) else None
 
 
 def _path(access: Access | None, side: Side, other: Side) -> bytes:
@@ -151,14 +187,14 @@ def _path(access: Access | None, side: Side, other: Side) -> bytes:
         return side.path
 
 
-def _open_folder(path: bytes, shown_path: bytes, engine: Engine, observer: Observer) -> Directory:
+def _open_folder(path: bytes, shown_path: bytes, engine: Engine, observer: Observer, only: bytes) -> Directory:
     try:
         handle = DirectoryHandle.open_root(path or b"/")
     except OSError as error:
         raise UsageError(
             f"{shown(path)}: {error.strerror}", hint="name a folder that exists", item=shown(path)
         ) from error
-    return FolderDirectory(handle, shown_path, engine, KeepAll(), observer)
+    return open_folder(handle, shown_path, engine, KeepAll(), observer, only)
 
 
 def _show(output: Output, change: Change, with_content: bool) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from ohdiff.repository.snapshots import StoredSnapshot, list_snapshots
+from ohdiff.errors import EXIT_DONE, EXIT_INTEGRITY
+from ohdiff.repository.snapshots import StoredSnapshot, read_snapshots
 
 from ..access import opened
 from ..selection import snapshot_filter
@@ -21,16 +22,21 @@ from ..text import counted, format_size, iso_time, local_time, path_fields, show
 @shared()
 def snapshots(
     output: Output, latest: int | None, hosts: Sequence[str], tags: Sequence[str], paths: Sequence[str]
-) -> None:
-    """List snapshots, oldest first."""
+) -> int:
+    """List snapshots, oldest first.
+
+    A damaged one is reported, whatever it was; the others are listed.
+    """
     with opened(output) as access:
-        found = list_snapshots(access.repository, snapshot_filter(hosts, tags, paths))
-    if latest is not None:
-        found = found[-latest:]
+        listed = read_snapshots(access.repository, snapshot_filter(hosts, tags, paths))
+    found = listed.stored if latest is None else listed.stored[-latest:]
     if output.is_json:
         output.records("snapshot", map(snapshot_fields, found))
     output.table(("ID", "Time", "Host", "Tags", "Size", "Paths"), [_row(stored) for stored in found])
-    output.summary([counted(len(found), "snapshot")], snapshots=len(found))
+    output.summary([counted(len(found), "snapshot")], snapshots=len(found), error_count=len(listed.damaged))
+    for error in listed.damaged:
+        output.error(error, "snapshots")
+    return EXIT_INTEGRITY if listed.damaged else EXIT_DONE
 
 
 def snapshot_fields(stored: StoredSnapshot) -> dict[str, Any]:

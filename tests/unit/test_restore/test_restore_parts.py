@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections import Counter
@@ -12,12 +13,15 @@ from typing import Any
 import pytest
 from support.description import describe_folder, differences
 from support.sources import build_zoo, random_bytes, text_bytes, write
+from support.vault import replace_object
 
 from ohdiff.filesystem import DirectoryHandle
 from ohdiff.operations.restore import window as restore_window
 from ohdiff.operations.restore.crew import Crew
 from ohdiff.operations.restore.folders import Folder, OpenFolders
+from ohdiff.operations.restore.window import Window
 from ohdiff.operations.restore.work import Layout
+from ohdiff.operations.restore.write import Bucket, Outcome
 from ohdiff.repository.chunk_reader import ChunkReader
 
 MiB = 1 << 20
@@ -237,3 +241,77 @@ def test_a_stopped_crew_finishes_what_runs_and_drops_the_rest() -> None:
     crew.submit(lambda: 99, seen.append)
     crew.stop()
     assert 99 not in seen
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_the_collector_of_cycles_is_left_as_it_was(
+    library: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_enabled: bool
+) -> None:
+    write(source / "file", b"1")
+    stored = library.vault.store(source)
+    seen = []
+    monkeypatch.setattr(Crew, "submit", lambda *_: seen.append(gc.isenabled()) or 1 / 0)
+    if not was_enabled:
+        gc.disable()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            library.restore(stored, tmp_path / "target")
+        assert seen == [False]
+        assert gc.isenabled() == was_enabled
+    finally:
+        gc.enable()
+
+
+def test_blocks_that_were_not_asked_for_lately_are_sent_off_while_the_walk_goes_on(
+    library: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        for name in range(10):
+            write(source / f"{number:02}" / f"{name}", random_bytes(100_000, 10 * number + name))
+    stored = library.vault.store(source)
+    monkeypatch.setattr(restore_window, "WINDOW_ENTRIES", 200)
+    monkeypatch.setattr(restore_window, "_LOOK_UP_ENTRIES", 10)
+    held: list[int] = []
+    events: list[str] = []
+    add_new_files, submit = Window.add_new_files, Crew.submit
+
+    def add(self: Window, folder: Folder, listing: Any, rows: list[int]) -> None:
+        add_new_files(self, folder, listing, rows)
+        events.append("planned")
+        held.append(sum(bucket.entry_count for bucket in self._buckets.values()))
+
+    def note(self: Crew, job: Any, then: Any) -> None:
+        events.append("sent")
+        submit(self, job, then)
+
+    monkeypatch.setattr(Window, "add_new_files", add)
+    monkeypatch.setattr(Crew, "submit", note)
+    assert library.restore(stored, tmp_path / "target").errors == []
+    assert max(held) <= 200 + 10
+    planned = [place for place, event in enumerate(events) if event == "planned"]
+    sent_meanwhile = events[: planned[-1]].count("sent")
+    assert 0 < sent_meanwhile < events.count("sent")
+    # What is not old enough is not sent: the next directories need it as well.
+    assert min(held) > 0
+
+
+def test_errors_that_are_kept_hold_no_frames(library: Any, source: Path, tmp_path: Path) -> None:
+    """With the collector off, an error that leads back to its block would keep that in memory to the end."""
+    for number in range(3):
+        write(source / f"{number}", random_bytes(9 * MiB, number))
+    stored = library.vault.store(source)
+    for name in [info.name for info in library.vault.storage.list_objects("packs")]:
+        data = bytearray(library.vault.storage.read(name))
+        if len(data) > MiB:
+            data[len(data) // 3] ^= 1
+            replace_object(library.vault.storage, name, bytes(data))
+    gc.collect()
+    held = [Bucket, Outcome]
+    before = sum(isinstance(item, tuple(held)) for item in gc.get_objects())
+    gc.disable()
+    try:
+        result = library.restore(stored, tmp_path / "target")
+        assert result.errors
+        assert sum(isinstance(item, tuple(held)) for item in gc.get_objects()) <= before + 1
+    finally:
+        gc.enable()

@@ -421,13 +421,16 @@ def test_a_damaged_chunk_of_a_file_in_place_is_reported_and_read_again_next_time
         block = [block for block in index.blocks() if not block.is_metadata][-1]
     flip(library.vault, f"packs/{block.pack_id.hex()}", block.offset + 50)
     result = library.restore(stored, target)
-    assert {type(error) for error in result.errors} == {IntegrityError, TargetError}
+    # Blocks lie in packs of random names: the damaged one may be the first, and then nothing is written at all.
+    is_rewritten_in_part = result.bytes_written > 0
+    assert [type(error) for error in result.errors] == [IntegrityError] + [TargetError] * is_rewritten_in_part
     assert result.exit_code == EXIT_INTEGRITY
+    assert is_rewritten_in_part or (target / "file").read_bytes() == bytes(30 * MiB)
     assert (target / "file").stat().st_mtime_ns != (source / "file").stat().st_mtime_ns
     flip(library.vault, f"packs/{block.pack_id.hex()}", block.offset + 50)
     again = library.restore(stored, target, overwrite="if-changed")
     assert again.errors == []
-    assert 0 < again.bytes_written < 30 * MiB
+    assert again.bytes_written + result.bytes_written == 30 * MiB
     assert (target / "file").read_bytes() == data
 
 

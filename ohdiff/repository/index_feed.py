@@ -1,0 +1,76 @@
+"""Gives closed packs to the index: many at a time, and none before the packs of the base chunks that it needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ohdiff_format.index import PackRecord
+
+from .index import ChunkIndex
+from .lost_bases import split_prefixes
+
+_CHUNKS_PER_INDEX: Final = 250_000
+_PACKS_PER_INDEX: Final = 64
+
+
+class IndexFeed:
+    """Collects packs that are durable, from any thread, and stores index objects for them from one thread.
+
+    Parameters
+    ----------
+    on_indexed : told of packs that the index knows from now on.
+    """
+
+    def __init__(self, index: ChunkIndex, on_indexed: Callable[[Sequence[PackRecord]], None]) -> None:
+        self._index = index
+        self._on_indexed = on_indexed
+        self._closed: list[PackRecord] = []
+        self._lock = threading.Lock()
+
+    def add(self, pack: PackRecord) -> None:
+        """A pack is durable."""
+        with self._lock:
+            self._closed.append(pack)
+
+    def flush_if_many(self) -> None:
+        """Store an index object if there is enough for one."""
+        with self._lock:
+            chunk_count = sum(len(block.chunk_sizes) for pack in self._closed for block in pack.blocks)
+            is_enough = chunk_count >= _CHUNKS_PER_INDEX or len(self._closed) >= _PACKS_PER_INDEX
+        if is_enough:
+            self.flush()
+
+    def flush(self) -> None:
+        """Store an index object for every closed pack whose base chunks are durable; the others wait."""
+        with self._lock:
+            packs, self._closed = self._closed, []
+        ready = self._ready(packs)
+        waiting = {pack.pack_id for pack in packs} - {pack.pack_id for pack in ready}
+        with self._lock:
+            self._closed += [pack for pack in packs if pack.pack_id in waiting]
+        if ready:
+            self._index.add(ready)
+            self._on_indexed(ready)
+
+    def _ready(self, packs: list[PackRecord]) -> list[PackRecord]:
+        """The packs that stand on nothing but each other and what is indexed."""
+        ready = packs
+        while True:
+            held = {prefix for pack in ready for prefix in _chunks(pack)} if any(map(_bases, ready)) else set()
+            kept = [pack for pack in ready if self._are_known(_bases(pack) - held)]
+            if len(kept) == len(ready):
+                return kept
+            ready = kept
+
+    def _are_known(self, prefixes: set[bytes]) -> bool:
+        return not prefixes or 0 not in self._index.contains(b"".join(prefixes))
+
+
+def _chunks(pack: PackRecord) -> list[bytes]:
+    return [prefix for block in pack.blocks for prefix in split_prefixes(block.chunk_prefixes)]
+
+
+def _bases(pack: PackRecord) -> set[bytes]:
+    return {prefix for block in pack.blocks for prefix in split_prefixes(block.base_prefixes)}
