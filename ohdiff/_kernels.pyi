@@ -149,8 +149,8 @@ def count_changes(before: Buffer, after: Buffer, kind: str) -> tuple[int, int, f
     Parameters
     ----------
     before, after : bytes-like
-        Whole little-endian elements, as many on both sides; contiguous host memory of any alignment, read in place while
-        the interpreter's lock is released, and not kept.
+        Whole little-endian elements, as many on both sides; contiguous host memory of any alignment, read in place
+        while the interpreter's lock is released, and not kept.
     kind : str
         "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0", and integers of
         either sign: "i64", "i32", "i16", "i8".

@@ -1,4 +1,4 @@
-"""What changed inside a file: a unified diff for text, changed byte ranges for the rest."""
+"""What changed inside a file: a unified diff for text, changed tensors and byte ranges for the rest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from .diff import Change
-from .diff_reading import NO_CHUNKS
+from .diff_reading import NO_CHUNKS, FileChunks
 from .diff_sides import Directory
+from .diff_tensors import TensorsCompared, TensorSide, compare_tensors, may_have_tensors
 from .tree_reader import Entry
 
 TEXT_SIZE_BYTES_MAX: Final = 4 << 20
@@ -17,10 +18,14 @@ TEXT_SIZE_BYTES_MAX: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ContentChange:
-    """Either `lines` of a unified diff, or half-open `ranges` of the new file that the old one does not have."""
+    """Either `lines` of a unified diff, or half-open `ranges` of the new file that the old one does not have.
+
+    With these, for two containers, the `tensors` that differ.
+    """
 
     lines: list[str] | None
     ranges: list[tuple[int, int]]
+    tensors: TensorsCompared | None = None
 
 
 def content_change(change: Change) -> ContentChange:
@@ -28,8 +33,8 @@ def content_change(change: Change) -> ContentChange:
     before, after = _text(change.sides[0], change.before), _text(change.sides[1], change.after)
     if before is not None and after is not None:
         return ContentChange(list(_unified(change, before, after)), [])
-    chunks = [(each or NO_CHUNKS).pairs() for each in change.chunks]
-    return ContentChange(None, changed_ranges(*chunks))
+    chunks = [each.pairs() for each in _chunks(change)]
+    return ContentChange(None, changed_ranges(*chunks), _tensors(change))
 
 
 def changed_ranges(before: list[tuple[bytes, int]], after: list[tuple[bytes, int]]) -> list[tuple[int, int]]:
@@ -43,6 +48,29 @@ def changed_ranges(before: list[tuple[bytes, int]], after: list[tuple[bytes, int
             ranges.append((start, offset + size))
         offset += size
     return ranges
+
+
+def _tensors(change: Change) -> TensorsCompared | None:
+    """The tensors that differ between two containers without holes; None for other files."""
+    (left, right), before, after = change.sides, change.before, change.after
+    if left is None or right is None or before is None or after is None:
+        return None
+    if not _may_have_tensors(before) or not _may_have_tensors(after):
+        return None
+    found = None
+    with left.opened(before) as old, right.opened(after) as new:
+        if old is not None and new is not None:
+            old_chunks, new_chunks = _chunks(change)
+            found = compare_tensors(TensorSide(old, old_chunks), TensorSide(new, new_chunks))
+    return found
+
+
+def _may_have_tensors(entry: Entry) -> bool:
+    return entry.is_file and entry.row not in entry.listing.extents and may_have_tensors(entry.name)
+
+
+def _chunks(change: Change) -> list[FileChunks]:
+    return [each or NO_CHUNKS for each in change.chunks]
 
 
 def _unified(change: Change, before: str, after: str) -> Iterator[str]:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Protocol
 
+from ohdiff.chunking.containers import ByteSource
 from ohdiff.chunking.engine import Engine
 from ohdiff.errors import SourceError
 from ohdiff.filesystem import DirectoryHandle, read_xattrs
 from ohdiff_format.tree import Content
 
+from .container_reading import OpenFile
 from .diff_reading import FileChunks, FilesRead, FolderEntry, FolderReader, OddFile, open_folders_max
+from .diff_tensors import ChunkSource
 from .observer import Observer
 from .restore.folders import Folder, OpenFolders
 from .source_listing import SourceListing
@@ -51,6 +55,12 @@ class Directory(Protocol):
 
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """The data of a file in it as (offset, bytes), holes left out."""
+
+    def opened(self, entry: Entry) -> AbstractContextManager[ByteSource | None]:
+        """A file in it without holes, to be read at any offset; None if it cannot be opened, which is told.
+
+        An OSError inside the context is told as well, and ends it.
+        """
 
     def same_as(self, other: Directory) -> bool:
         """Whether the two are known to hold the same, down to the last entry."""
@@ -100,6 +110,11 @@ class SnapshotDirectory:
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """The stored data of a file in it."""
         yield from self._tree.read_file(entry)
+
+    @contextmanager
+    def opened(self, entry: Entry) -> Iterator[ByteSource]:
+        """A stored file in it."""
+        yield ChunkSource(self.chunks(entry), self._tree.read_chunk)
 
     def same_as(self, other: Directory) -> bool:
         """Equal contents are equal trees."""
@@ -221,6 +236,23 @@ class FolderDirectory:
         except OSError as error:
             self._side.report(entry.path, error)
 
+    @contextmanager
+    def opened(self, entry: Entry) -> Iterator[ByteSource | None]:
+        """A file in it, as it is now."""
+        try:
+            with self._side.folders.opened(self._folder) as handle:
+                fd = handle.open_file(entry.name)
+        except OSError as error:
+            self._side.report(entry.path, error)
+            yield None
+            return
+        try:
+            yield OpenFile(fd, os.fstat(fd).st_size)
+        except OSError as error:
+            self._side.report(entry.path, error)
+        finally:
+            os.close(fd)
+
     def same_as(self, other: Directory) -> bool:
         """A folder has to be looked at."""
         return False
@@ -273,6 +305,10 @@ class EmptyDirectory:
         """Nothing runs."""
 
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
+        """Cannot be: it has no entries."""
+        raise LookupError(entry.path)
+
+    def opened(self, entry: Entry) -> AbstractContextManager[ByteSource | None]:
         """Cannot be: it has no entries."""
         raise LookupError(entry.path)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, Self
@@ -32,6 +34,11 @@ class Resembling:
         self._cache = cache
         self._engine = engine
         self._depth_max = depth_max
+        self._is_empty = cache.chunk_count == 0
+        # Until the end of the run: what is in no index yet cannot be a base.
+        self._stored: deque[tuple[bytes, bytes]] = deque()
+        self._stored_count = 0
+        self._lock = threading.Lock()
 
     @classmethod
     def open(cls, repository: Repository, engine: Engine, depth_max: int) -> Self | None:
@@ -45,7 +52,7 @@ class Resembling:
     @property
     def is_empty(self) -> bool:
         """Whether nothing can be found."""
-        return self._cache.chunk_count == 0
+        return self._is_empty
 
     def candidates(self, chunk: memoryview) -> Sequence[bytes]:
         """The stored chunk that shares most features with a new one, if any does: 16 bytes of its id."""
@@ -69,10 +76,18 @@ class Resembling:
         large = [row for row, chunk_size in enumerate(sizes) if chunk_size >= CHUNK_SIZE_BYTES_MIN]
         if len(large) < len(sizes):
             features = b"".join([features[row * size : (row + 1) * size] for row in large])
-        self._cache.remember(features, b"".join([prefixes[row][:ID_PREFIX_SIZE] for row in large]))
+        with self._lock:
+            self._stored.append((features, b"".join([prefixes[row] for row in large])))
+            self._stored_count += len(large)
+            while self._stored_count > _CHUNK_COUNT_MAX:
+                self._stored_count -= len(self._stored.popleft()[1]) // ID_PREFIX_SIZE
 
     def close(self) -> None:
         """Keep what was remembered for later runs."""
+        with self._lock:
+            for features, prefixes in self._stored:
+                self._cache.remember(features, prefixes)
+            self._stored.clear()
         self._cache.close()
 
 

@@ -85,6 +85,10 @@ class TreeReader:
                 raise IntegrityError(f"the content list {chunk_id.hex()[:16]} has another depth than its parent says")
             yield inner
 
+    def read_chunk(self, chunk_id: bytes) -> memoryview:
+        """The bytes of one chunk, verified."""
+        return self._chunks.read(chunk_id)
+
     def chunk_list(self, content: Content) -> Iterator[tuple[bytes, int]]:
         """The (id, length) of each chunk of a file, in order."""
         for part in self.flat(content):

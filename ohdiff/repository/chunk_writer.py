@@ -219,6 +219,7 @@ class ChunkWriter:
             block.sizes.append(end - start)
             block.prefixes.append(prefix)
             self._submit(block)
+            self._feed.flush_if_many()
         return is_new
 
     def end_buffer(self, buffer: PooledBuffer) -> None:
@@ -260,7 +261,7 @@ class ChunkWriter:
         for delta in (self._delta, self._metadata_delta):
             self._submit_delta(delta)
         self._packer.finish()
-        self._feed.flush()
+        self._feed.finish()
         self.counts.stored_size = self._packer.packs.stored_size
 
     def interrupt(self) -> None:

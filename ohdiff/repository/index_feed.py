@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ohdiff.errors import IntegrityError
 from ohdiff_format.index import PackRecord
 
 from .index import ChunkIndex
@@ -53,6 +54,12 @@ class IndexFeed:
         if ready:
             self._index.add(ready)
             self._on_indexed(ready)
+
+    def finish(self) -> None:
+        """Store what is left; IntegrityError if a pack still waits, since a snapshot that needs it could not be read."""
+        self.flush()
+        if self._closed:
+            raise IntegrityError("a block stands on a chunk that was not stored", hint="snapshot again")
 
     def _ready(self, packs: list[PackRecord]) -> list[PackRecord]:
         """The packs that stand on nothing but each other and what is indexed."""

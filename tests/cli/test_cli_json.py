@@ -28,6 +28,7 @@ Shell = Callable[..., subprocess.CompletedProcess[bytes]]
         (["diff", "latest", "latest"], {"statistics"}),
         (["check", "--read-data"], {"summary"}),
         (["stats"], {"summary"}),
+        (["explain"], {"form", "kind", "file", "summary"}),
         (["devices"], {"device"}),
         (["completion", "fish"], {"completion"}),
         (["restore", "latest", "-t", "out"], {"summary"}),

@@ -18,8 +18,8 @@ from ohdiff.operations.bases import DEPTH_MAX, StoredBases
 from ohdiff.operations.tree_reader import TreeReader
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.index import ChunkIndex
-from ohdiff.repository.lost_bases import split_prefixes
 from ohdiff.repository.index_segment import BlockLocation
+from ohdiff.repository.lost_bases import split_prefixes
 from ohdiff.repository.snapshots import StoredSnapshot
 from ohdiff.storage import MemoryStorage
 from ohdiff_format.blocks import CODEC_DELTA, CODEC_RAW

@@ -82,6 +82,6 @@ def test_statistics_tell_what_dedup_and_compression_save(vault: Vault, source: P
     assert (found.snapshots, found.files, found.source_size) == (2, 6, 600_000)
     assert 200_000 <= found.unique_size <= 201_000
     assert found.dedup_ratio > 2.9
-    assert 1.9 < found.compression_ratio < 2.1
+    assert 1.9 < found.compression.ratio < 2.1
     assert found.packs == len(object_names(vault.storage, ["packs"]))
     assert found.storage_size > found.data_stored_size + found.metadata_stored_size

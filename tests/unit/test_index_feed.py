@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.vault import Vault, object_names
 
-from ohdiff.errors import StorageError
+from ohdiff.errors import IntegrityError, StorageError
 from ohdiff.repository import index_feed
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.index_feed import IndexFeed
@@ -123,6 +123,17 @@ def test_a_pack_may_stand_on_itself(desk: Desk) -> None:
     desk.feed.add(pack("own", "ab", bases="a"))
     desk.feed.flush()
     assert desk.knows("ab") == "ab"
+
+
+def test_a_run_whose_bases_never_came_does_not_end_well(desk: Desk) -> None:
+    desk.feed.add(pack("delta", "a", bases="x"))
+    desk.feed.add(pack("free", "z"))
+    with pytest.raises(IntegrityError):
+        desk.feed.finish()
+    assert desk.knows("az") == "z"
+    desk.feed.add(pack("plain", "x"))
+    desk.feed.finish()
+    assert desk.knows("axz") == "axz"
 
 
 def test_nothing_is_stored_for_nothing(vault: Vault, desk: Desk) -> None:

@@ -29,6 +29,7 @@ from ..engines import engine_without_repository
 from ..progress import reporting
 from ..selection import clean_path, split_selector
 from ..shared import Output, engine_options, shared
+from ..tensors import tensor_lines, tensors_fields
 from ..text import counted, format_size, path_fields, shown
 
 _LETTERS: Final = {"added": "+", "removed": "-", "modified": "M", "type": "T", "metadata": "U", "moved": "R"}
@@ -49,7 +50,7 @@ class Side:
 @click.argument("path", required=False, metavar="[PATH]")
 @click.option("--stat", "is_stat", is_flag=True, help="Only the statistics.")
 @click.option("--metadata", "with_metadata", is_flag=True, help="Show entries of which only metadata changed, too.")
-@click.option("--content", "with_content", is_flag=True, help="Show what changed inside: text as a unified diff.")
+@click.option("--content", "with_content", is_flag=True, help="Show what changed inside: lines, tensors, bytes.")
 @click.option("--exit-code", "tells_by_code", is_flag=True, help="Exit with 1 if there are differences.")
 @engine_options
 @shared()
@@ -221,7 +222,10 @@ def _has_content(change: Change) -> bool:
 def _show_content(output: Output, change: Change) -> None:
     content = content_change(change)
     if content.lines is None:
-        output.lines(f"     bytes {start:,} to {end:,} are new" for start, end in content.ranges)
+        if content.tensors is not None:
+            output.lines(f"     {line}" for line in tensor_lines(content.tensors))
+        if content.tensors is None or not content.tensors.changes:
+            output.lines(f"     bytes {start:,} to {end:,} are new" for start, end in content.ranges)
         return
     # difflib ends a line as the file does; the file's last line may have no end.
     output.lines(
@@ -241,6 +245,8 @@ def _fields(change: Change, with_content: bool) -> dict[str, Any]:
     if with_content and _has_content(change):
         content = content_change(change)
         fields["diff" if content.lines is not None else "ranges"] = content.lines or content.ranges
+        if content.tensors is not None:
+            fields["tensors"] = tensors_fields(content.tensors)
     return fields
 
 

@@ -15,14 +15,15 @@ import click
 
 from ohdiff import clock
 from ohdiff.chunking.engine import EngineChoice
-from ohdiff.errors import EXIT_DONE, EXIT_PARTIAL, OhdiffError, SourceError, UsageError
+from ohdiff.errors import EXIT_DONE, EXIT_PARTIAL, NoSnapshotError, OhdiffError, SourceError, UsageError
+from ohdiff.operations.complete import CompleteRules
 from ohdiff.operations.estimate import SourceEstimate
 from ohdiff.operations.excludes import ExcludeOptions, ExcludeRules
 from ohdiff.operations.memory_plan import plan_memory
 from ohdiff.operations.snapshot import SnapshotOptions, SnapshotResult, make_snapshot
 from ohdiff.operations.snapshot_stream import ByteStream, check_name, make_stream_snapshot
 from ohdiff.operations.source_paths import resolve_path
-from ohdiff.operations.source_rules import KeepAll
+from ohdiff.operations.source_rules import DirectoryRules, KeepAll
 from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, list_snapshots
 
 from .. import environment
@@ -31,7 +32,7 @@ from ..compression import compression_option
 from ..progress import Reporter, reporting
 from ..selection import split_tags
 from ..shared import Output, engine_options, shared
-from ..text import counted, format_duration, format_size, parse_size, parse_time, shown
+from ..text import counted, format_duration, format_size, parse_size, parse_time, path_fields, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Request:
     exclude_caches: bool
     exclude_larger_than: str | None
     ignore_files: tuple[str, ...]
+    only_complete: bool
     one_file_system: bool
     parent: str | None
     is_forced: bool
@@ -78,6 +80,7 @@ class Request:
 @click.option(
     "--ignore-files", multiple=True, metavar="NAME", help="Obey files of this name, such as .gitignore, in each folder."
 )
+@click.option("--only-complete", is_flag=True, help="Leave out checkpoint folders that are still being written.")
 @click.option("-x", "--one-file-system", is_flag=True, help="Do not enter other file systems.")
 @click.option(
     "--parent", metavar="SNAPSHOT", help="Skip what is unchanged since this one; else the last of these paths."
@@ -121,10 +124,12 @@ def _snapshot_paths(output: Output, request: Request) -> int:
             for error in missing:
                 reporter.error(error)
             if reporter.is_showing:
-                estimate = SourceEstimate(paths, options.rules, one_file_system=options.one_file_system)
+                rules = _rules_for_estimate(options.rules)
+                estimate = SourceEstimate(paths, rules, one_file_system=options.one_file_system)
                 reporter.estimate = stack.enter_context(estimate)
             with _saying_what_is_kept(output, access, reporter):
                 result = make_snapshot(access.repository, access.index, engine.engine, paths, options, reporter)
+        _say_left_out(output, access, options, paths)
     _summarize(output, result, engine, options)
     return EXIT_PARTIAL if result.errors or missing else EXIT_DONE
 
@@ -151,6 +156,7 @@ def _existing(paths: Sequence[str]) -> tuple[list[bytes], list[SourceError]]:
 
 def _options(output: Output, request: Request, access: Access, paths: Sequence[bytes]) -> SnapshotOptions:
     excludes = _exclude_options(request, access, paths)
+    rules = ExcludeRules(excludes) if excludes else KeepAll()
     host = request.host or environment.host_name()
     memory = None if request.memory is None else parse_size(request.memory)
     plan = plan_memory(memory, environment.processor_count(), request.read_concurrency)
@@ -168,9 +174,35 @@ def _options(output: Output, request: Request, access: Access, paths: Sequence[b
         readers=plan.readers,
         encoders=plan.encoders,
         queue_depth=plan.queue_depth,
-        rules=ExcludeRules(excludes) if excludes else KeepAll(),
-        excludes=_excludes_in_words(excludes),
+        rules=CompleteRules(rules) if request.only_complete else rules,
+        excludes=(*_excludes_in_words(excludes), *(["--only-complete"] if request.only_complete else [])),
     )
+
+
+def _rules_for_estimate(rules: DirectoryRules) -> DirectoryRules:
+    """What the estimate leaves out is not told: a checkpoint may be whole by the time of the walk."""
+    return CompleteRules(rules.rules) if isinstance(rules, CompleteRules) else rules
+
+
+def _say_left_out(output: Output, access: Access, options: SnapshotOptions, paths: Sequence[bytes]) -> None:
+    """Name the folders that --only-complete left out; of a given path, that is its files."""
+    left_out = options.rules.left_out if isinstance(options.rules, CompleteRules) else {}
+    for path, reasons in left_out.items():
+        parent = options.parent if _is_in(access, options.parent, path) else None
+        parent_id = None if parent is None else parent.snapshot_id.hex()
+        is_given = (path or b"/") in paths
+        output.record("left_out", **path_fields(path), reasons=reasons, parent_id=parent_id, only_files=is_given)
+        if not output.is_json:
+            what = f"the files in {shown(path)}" if is_given else shown(path)
+            before = "" if parent is None else f"; it is in the parent snapshot {parent.short_id}"
+            output.warning(f"left out: {what}: {'; '.join(reasons)}{before}")
+
+
+def _is_in(access: Access, stored: StoredSnapshot | None, path: bytes) -> bool:
+    try:
+        return stored is not None and access.tree.find(stored.root, path) is not None
+    except NoSnapshotError:
+        return False
 
 
 def _parent(access: Access, request: Request, host: str, paths: Sequence[bytes]) -> StoredSnapshot | None:
