@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ohdiff.errors import EXIT_DONE, EXIT_INTEGRITY
 from ohdiff.operations.source_paths import resolve_path
-from ohdiff.repository.snapshots import SnapshotFilter, StoredSnapshot, find_snapshot
+from ohdiff.repository.snapshots import SnapshotFilter, SnapshotList, StoredSnapshot, find_snapshot, read_snapshots
 
 from .access import Access
+from .output import Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,13 @@ class Selection:
 def snapshot_filter(hosts: Sequence[str], tags: Sequence[str], paths: Sequence[str]) -> SnapshotFilter:
     """The filter that --host, --tag and --path ask for; a tag option may hold several, separated by commas."""
     return SnapshotFilter(tuple(hosts), split_tags(tags), tuple(resolve_path(path) for path in paths))
+
+
+def selected(access: Access, selectors: Sequence[str], accept: SnapshotFilter) -> SnapshotList:
+    """The snapshots that are named, or all that pass."""
+    if selectors:
+        return SnapshotList([find_snapshot(access.repository, selector, accept) for selector in selectors])
+    return read_snapshots(access.repository, accept)
 
 
 def split_tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -40,6 +49,13 @@ def clean_path(path: str | bytes) -> bytes:
     """A path in a snapshot: absolute, without odd slashes and dots; b"" is the root."""
     names = [name for name in os.fsencode(path).split(b"/") if name not in (b"", b".")]
     return b"".join(b"/" + name for name in names)
+
+
+def tell_damaged(output: Output, listed: SnapshotList, during: str) -> int:
+    """Say which snapshot objects are damaged, when the others have been dealt with; returns the exit code."""
+    for error in listed.damaged:
+        output.error(error, during)
+    return EXIT_INTEGRITY if listed.damaged else EXIT_DONE
 
 
 def select(access: Access, text: str, accept: SnapshotFilter) -> Selection:

@@ -18,29 +18,26 @@ from ohdiff.chunking.engine import Engine
 from ohdiff.errors import NoSnapshotError, OhdiffError
 from ohdiff.repository.block_encoder import DEFAULT_LEVEL
 from ohdiff.repository.chunk_reader import ChunkReader
-from ohdiff.repository.chunk_writer import ChunkSink, ChunkWriter, DrySink
+from ohdiff.repository.chunk_writer import ChunkSink
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot, save_snapshot
 from ohdiff_format.snapshot import Snapshot, Statistics
 from ohdiff_format.tree import Content
 
-from .bases import DEPTH_MAX, StoredBases
 from .observer import Observer
 from .owner_names import owner_names
-from .resembling import Resembling
 from .snapshot_files import FileTaker
 from .snapshot_walk import SnapshotWalk
 from .source_paths import path_tree
 from .source_rules import DirectoryRules, KeepAll
+from .storing import CACHE_SIZE_BYTES, open_sink
 from .tensor_bases import TensorBases
 from .tree_reader import Entry, TreeReader
 from .tree_writer import TreeWriter
 
 # Kernels before 6.13 stamp files with a clock that ticks every 1 to 10 ms.
 _CLOCK_TICK_NS: Final = 20_000_000
-# Decoded blocks of the parent's trees, and as much of bases: both are read in the order in which they were stored.
-_CACHE_SIZE_BYTES: Final = 24 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +96,8 @@ def make_snapshot(
     """
     started_ns, begun_ns = clock.now_ns(), clock.monotonic_ns()
     with ExitStack() as stack:
-        encoders = stack.enter_context(ThreadPoolExecutor(options.encoders, thread_name_prefix="encoder"))
-        tree = TreeReader(ChunkReader(repository, index, _CACHE_SIZE_BYTES))
-        bases = _bases(repository, index, tree, engine, options)
-        if bases is not None and bases.resembling is not None:
-            stack.callback(bases.resembling.close)
-        sink = _sink(repository, index, encoders, bases, options)
+        tree = TreeReader(ChunkReader(repository, index, CACHE_SIZE_BYTES))
+        sink, bases = stack.enter_context(open_sink(repository, index, engine, tree, options))
         readers = stack.enter_context(ThreadPoolExecutor(options.readers, thread_name_prefix="reader"))
         writer = TreeWriter(sink)
         tensors = None
@@ -136,32 +129,6 @@ def make_snapshot(
             raise
     snapshot = _describe(root, paths, options, walk, files, sink, started_ns, clock.monotonic_ns() - begun_ns)
     return _commit(repository, tree, snapshot, options, files.errors)
-
-
-def _sink(
-    repository: Repository,
-    index: ChunkIndex,
-    encoders: ThreadPoolExecutor,
-    bases: StoredBases | None,
-    options: SnapshotOptions,
-) -> ChunkSink:
-    if options.is_dry_run:
-        return DrySink(repository, index)
-    level, depth = options.level, options.queue_depth
-    resembling = None if bases is None else bases.resembling
-    return ChunkWriter(
-        repository, index, encoders, level=level, queue_depth=depth, planner=bases, on_encoded=resembling
-    )
-
-
-def _bases(
-    repository: Repository, index: ChunkIndex, tree: TreeReader, engine: Engine, options: SnapshotOptions
-) -> StoredBases | None:
-    """Where to look for what new chunks resemble; None if they are not compressed at all."""
-    if options.is_dry_run or options.level is None:
-        return None
-    resembling = Resembling.open(repository, engine, DEPTH_MAX)
-    return StoredBases(index, ChunkReader(repository, index, _CACHE_SIZE_BYTES), tree, resembling)
 
 
 def _describe(

@@ -6,26 +6,27 @@ import os
 import stat
 from array import array
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ohdiff import __version__, clock
 from ohdiff.buffers import BufferPool
 from ohdiff.chunking.engine import Engine
-from ohdiff.errors import NoSnapshotError, UsageError
+from ohdiff.errors import IntegrityError, NoSnapshotError, OhdiffError, StorageError, UsageError
 from ohdiff.repository.chunk_reader import ChunkReader
-from ohdiff.repository.chunk_writer import ChunkSink, ChunkWriter, DrySink
+from ohdiff.repository.chunk_writer import ChunkSink
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot, save_snapshot
 from ohdiff_format.snapshot import Snapshot, Statistics
 from ohdiff_format.tree import TIME_UNKNOWN, Content, Listing, encode_listing
 
+from .bases import FileBases
 from .file_reading import BATCH_SIZE_BYTES, Piece
 from .observer import Observer, Progress
 from .owner_names import owner_names
 from .snapshot import SnapshotOptions, SnapshotResult
-from .tree_reader import TreeReader
+from .storing import CACHE_SIZE_BYTES, open_sink
+from .tree_reader import Entry, TreeReader
 from .tree_writer import ContentBuilder
 
 if TYPE_CHECKING:
@@ -61,26 +62,27 @@ def make_stream_snapshot(
     """
     check_name(name)
     started_ns, begun_ns = clock.now_ns(), clock.monotonic_ns()
-    with ThreadPoolExecutor(options.encoders, thread_name_prefix="encoder") as encoders:
-        sink: ChunkSink = (
-            DrySink(repository, index)
-            if options.is_dry_run
-            else ChunkWriter(repository, index, encoders, level=options.level, queue_depth=options.queue_depth)
-        )
+    tree = TreeReader(ChunkReader(repository, index, CACHE_SIZE_BYTES))
+    errors: list[OhdiffError] = []
+    earlier = _earlier(tree, options.parent, name, errors)
+    with open_sink(repository, index, engine, tree, options) as (sink, bases):
+        finder = None if bases is None or earlier is None else bases.of_file(earlier.content)
         try:
-            content, size = _store_stream(engine, stream, sink, observer, name)
+            content, size = _store_stream(engine, stream, sink, finder, observer, name)
             confirm()
             root = _store_root(name, size, content, options, sink)
             sink.finish()
         except BaseException:
             sink.abort()
             raise
+    errors += bases.errors.values() if bases is not None else ()
+    for error in errors:
+        observer.error(error)
     snapshot = _describe(name, size, root, options, sink, started_ns, clock.monotonic_ns() - begun_ns)
-    parent = options.parent
-    is_unchanged = parent is not None and _same_data(repository, index, parent, name, content)
+    is_unchanged = earlier is not None and earlier.content == content
     if options.is_dry_run or (options.skip_if_unchanged and is_unchanged):
-        return SnapshotResult(None, snapshot, [])
-    return SnapshotResult(StoredSnapshot(save_snapshot(repository, snapshot), snapshot), snapshot, [])
+        return SnapshotResult(None, snapshot, errors)
+    return SnapshotResult(StoredSnapshot(save_snapshot(repository, snapshot), snapshot), snapshot, errors)
 
 
 def check_name(name: bytes) -> None:
@@ -90,13 +92,20 @@ def check_name(name: bytes) -> None:
 
 
 def _store_stream(
-    engine: Engine, stream: ByteStream, sink: ChunkSink, observer: Observer, name: bytes
+    engine: Engine,
+    stream: ByteStream,
+    sink: ChunkSink,
+    finder: FileBases | None,
+    observer: Observer,
+    name: bytes,
 ) -> tuple[Content, int]:
     progress = Progress(engine=f"{engine.name}/{engine.kernel}", current=[b"/" + name])
     builder = ContentBuilder(sink)
     for piece in _cut_pieces(engine, stream):
-        sink.add_chunks(piece.buffer, piece.cuts, piece.ids, 0, len(piece.cuts))
-        piece.buffer.release()
+        sink.add_chunks(piece.buffer, piece.cuts, piece.ids, 0, len(piece.cuts), finder)
+        sink.end_buffer(piece.buffer)
+        if finder is not None:
+            finder.origin += piece.cuts[-1]
         builder.add(piece.ids, [end - start for start, end in zip([0, *piece.cuts[:-1]], piece.cuts, strict=True)])
         progress.bytes_done += piece.cuts[-1]
         observer.progress(progress)
@@ -200,12 +209,12 @@ def _describe(
     )
 
 
-def _same_data(
-    repository: Repository, index: ChunkIndex, parent: StoredSnapshot, name: bytes, content: Content
-) -> bool:
-    """Whether the parent's file of this name holds the same; its time is always another."""
+def _earlier(tree: TreeReader, parent: StoredSnapshot | None, name: bytes, errors: list[OhdiffError]) -> Entry | None:
+    """The parent's file of this name; the snapshot can do without one that cannot be read."""
     try:
-        entry = TreeReader(ChunkReader(repository, index)).find(parent.root, b"/" + name)
+        return None if parent is None else tree.find(parent.root, b"/" + name)
     except NoSnapshotError:
-        return False
-    return entry is not None and entry.content == content
+        return None
+    except (IntegrityError, StorageError) as error:
+        errors.append(error)
+        return None

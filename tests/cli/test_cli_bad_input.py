@@ -146,6 +146,19 @@ def test_a_damaged_snapshot_is_reported_and_the_others_are_listed_and_restored(
     assert (tmp_path / "out" / "later").read_text() == "later"
 
 
+def test_a_damaged_snapshot_object_stops_no_backup_and_is_told(stored: Path, run: Run, source: Path) -> None:
+    (path,) = (stored / "snapshots").iterdir()
+    flip(path)
+    (source / "later").write_text("later")
+    for command in (["snapshot", source], ["stats"], ["find", "later"]):
+        result = run(*command)
+        assert result.exit_code == errors.EXIT_INTEGRITY
+        assert path.name in result.stderr
+    assert "later" in result.stdout
+    (good,) = {each.name for each in (stored / "snapshots").iterdir()} - {path.name}
+    assert run("ls", f"{good[:8]}:{source}").exit_code == errors.EXIT_DONE
+
+
 def test_a_damaged_pack_is_traced_to_its_files(stored: Path, run: Run, source: Path, tmp_path: Path) -> None:
     pack = data_pack(stored)
     flip(pack)

@@ -11,11 +11,11 @@ import click
 
 from ohdiff.errors import UsageError
 from ohdiff.operations.tree_reader import Entry
-from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, list_snapshots
+from ohdiff.repository.snapshots import StoredSnapshot
 
 from ..access import Access, opened
 from ..entries import entry_fields, long_line
-from ..selection import snapshot_filter
+from ..selection import selected, snapshot_filter, tell_damaged
 from ..shared import Output, filter_options, shared
 from ..text import counted, local_time, shown
 
@@ -36,7 +36,7 @@ def find(
     hosts: Sequence[str],
     tags: Sequence[str],
     paths: Sequence[str],
-) -> None:
+) -> int:
     """Find entries in snapshots by shell patterns.
 
     A pattern with a slash is matched against the whole path, any other against the name alone. Several patterns find
@@ -45,14 +45,11 @@ def find(
     fits = _matcher(patterns, ignores_case)
     count = 0
     with opened(output) as access:
-        accept = snapshot_filter(hosts, tags, paths)
-        if selectors:
-            stored = [find_snapshot(access.repository, selector, accept) for selector in selectors]
-        else:
-            stored = list_snapshots(access.repository, accept)
-        for each in stored:
+        listed = selected(access, selectors, snapshot_filter(hosts, tags, paths))
+        for each in listed.stored:
             count += _show(output, each, _search(access, each, fits), is_long)
-    output.summary([counted(count, "match").replace("matchs", "matches")], matches=count, snapshots=len(stored))
+    output.summary([counted(count, "match").replace("matchs", "matches")], matches=count, snapshots=len(listed.stored))
+    return tell_damaged(output, listed, "find")
 
 
 def _matcher(patterns: Sequence[str], ignores_case: bool) -> Callable[[bytes], bool]:

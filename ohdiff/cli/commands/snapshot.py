@@ -15,7 +15,16 @@ import click
 
 from ohdiff import clock
 from ohdiff.chunking.engine import EngineChoice
-from ohdiff.errors import EXIT_DONE, EXIT_PARTIAL, NoSnapshotError, OhdiffError, SourceError, UsageError
+from ohdiff.errors import (
+    EXIT_DONE,
+    EXIT_INTEGRITY,
+    EXIT_PARTIAL,
+    IntegrityError,
+    NoSnapshotError,
+    OhdiffError,
+    SourceError,
+    UsageError,
+)
 from ohdiff.operations.complete import CompleteRules
 from ohdiff.operations.estimate import SourceEstimate
 from ohdiff.operations.excludes import ExcludeOptions, ExcludeRules
@@ -24,13 +33,13 @@ from ohdiff.operations.snapshot import SnapshotOptions, SnapshotResult, make_sna
 from ohdiff.operations.snapshot_stream import ByteStream, check_name, make_stream_snapshot
 from ohdiff.operations.source_paths import resolve_path
 from ohdiff.operations.source_rules import DirectoryRules, KeepAll
-from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, list_snapshots
+from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, read_snapshots
 
 from .. import environment
 from ..access import Access, opened, own_folders
 from ..compression import compression_option
 from ..progress import Reporter, reporting
-from ..selection import split_tags
+from ..selection import split_tags, tell_damaged
 from ..shared import Output, engine_options, shared
 from ..text import counted, format_duration, format_size, parse_size, parse_time, path_fields, shown
 
@@ -118,7 +127,8 @@ def _snapshot_paths(output: Output, request: Request) -> int:
     paths, missing = _existing(request.paths)
     with opened(output, makes_default=not output.settings.is_dry_run) as access:
         engine = access.engine(request.engine_name, request.kernel)
-        options = _options(output, request, access, paths)
+        listed = read_snapshots(access.repository)
+        options = _options(output, request, access, paths, listed.stored)
         with ExitStack() as stack:
             reporter = stack.enter_context(reporting(output, "snapshot"))
             for error in missing:
@@ -131,7 +141,14 @@ def _snapshot_paths(output: Output, request: Request) -> int:
                 result = make_snapshot(access.repository, access.index, engine.engine, paths, options, reporter)
         _say_left_out(output, access, options, paths)
     _summarize(output, result, engine, options)
-    return EXIT_PARTIAL if result.errors or missing else EXIT_DONE
+    return tell_damaged(output, listed, "snapshot") or _exit_code([*result.errors, *missing])
+
+
+def _exit_code(errors: Sequence[OhdiffError]) -> int:
+    """Damage of the repository counts more than a file that could not be read."""
+    if any(isinstance(error, IntegrityError) for error in errors):
+        return EXIT_INTEGRITY
+    return EXIT_PARTIAL if errors else EXIT_DONE
 
 
 def _existing(paths: Sequence[str]) -> tuple[list[bytes], list[SourceError]]:
@@ -154,7 +171,9 @@ def _existing(paths: Sequence[str]) -> tuple[list[bytes], list[SourceError]]:
     return list(dict.fromkeys(found)), missing
 
 
-def _options(output: Output, request: Request, access: Access, paths: Sequence[bytes]) -> SnapshotOptions:
+def _options(
+    output: Output, request: Request, access: Access, paths: Sequence[bytes], known: Sequence[StoredSnapshot]
+) -> SnapshotOptions:
     excludes = _exclude_options(request, access, paths)
     rules = ExcludeRules(excludes) if excludes else KeepAll()
     host = request.host or environment.host_name()
@@ -165,7 +184,7 @@ def _options(output: Output, request: Request, access: Access, paths: Sequence[b
         host=host,
         user=environment.user_name(),
         tags=split_tags(request.tags),
-        parent=_parent(access, request, host, paths),
+        parent=_parent(access, request, host, paths, known),
         is_forced=request.is_forced,
         is_dry_run=output.settings.is_dry_run,
         skip_if_unchanged=request.skip_if_unchanged,
@@ -205,11 +224,13 @@ def _is_in(access: Access, stored: StoredSnapshot | None, path: bytes) -> bool:
         return False
 
 
-def _parent(access: Access, request: Request, host: str, paths: Sequence[bytes]) -> StoredSnapshot | None:
+def _parent(
+    access: Access, request: Request, host: str, paths: Sequence[bytes], known: Sequence[StoredSnapshot]
+) -> StoredSnapshot | None:
     """The given parent, or the latest snapshot of this host and exactly these paths."""
     if request.parent is not None:
         return find_snapshot(access.repository, request.parent)
-    for stored in reversed(list_snapshots(access.repository)):
+    for stored in reversed(known):
         if stored.snapshot.host == host and set(stored.snapshot.paths) == set(paths):
             return stored
     return None
@@ -272,7 +293,8 @@ def _snapshot_stream(output: Output, request: Request) -> int:
         )
     with opened(output, makes_default=not output.settings.is_dry_run) as access:
         engine = access.engine(request.engine_name, request.kernel)
-        options = _options(output, replace(request, excludes=()), access, [b"/" + name])
+        listed = read_snapshots(access.repository)
+        options = _options(output, replace(request, excludes=()), access, [b"/" + name], listed.stored)
         with reporting(output, "snapshot") as reporter, _source(request) as source:
             result = make_stream_snapshot(
                 access.repository,
@@ -285,7 +307,7 @@ def _snapshot_stream(output: Output, request: Request) -> int:
                 confirm=source.confirm,
             )
     _summarize(output, result, engine, options)
-    return EXIT_DONE
+    return tell_damaged(output, listed, "snapshot") or _exit_code(result.errors)
 
 
 class _Stream:

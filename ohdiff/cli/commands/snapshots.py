@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from ohdiff.errors import EXIT_DONE, EXIT_INTEGRITY
 from ohdiff.repository.snapshots import StoredSnapshot, read_snapshots
 
 from ..access import opened
-from ..selection import snapshot_filter
+from ..selection import snapshot_filter, tell_damaged
 from ..shared import Output, filter_options, shared
 from ..text import counted, format_size, iso_time, local_time, path_fields, shown
 
@@ -34,9 +33,7 @@ def snapshots(
         output.records("snapshot", map(snapshot_fields, found))
     output.table(("ID", "Time", "Host", "Tags", "Size", "Paths"), [_row(stored) for stored in found])
     output.summary([counted(len(found), "snapshot")], snapshots=len(found), error_count=len(listed.damaged))
-    for error in listed.damaged:
-        output.error(error, "snapshots")
-    return EXIT_INTEGRITY if listed.damaged else EXIT_DONE
+    return tell_damaged(output, listed, "snapshots")
 
 
 def snapshot_fields(stored: StoredSnapshot) -> dict[str, Any]:

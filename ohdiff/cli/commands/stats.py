@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import click
 
 from ohdiff.operations.statistics import RepositoryStatistics, repository_statistics
-from ohdiff.repository.snapshots import find_snapshot, list_snapshots
 
 from ..access import opened
 from ..forms import HEADER, form_rows, forms_fields, tally_fields
-from ..selection import snapshot_filter
+from ..selection import selected, snapshot_filter, tell_damaged
 from ..shared import Output, filter_options, shared
 from ..text import format_size
 
@@ -22,7 +21,7 @@ from ..text import format_size
 @shared()
 def stats(
     output: Output, selectors: Sequence[str], hosts: Sequence[str], tags: Sequence[str], paths: Sequence[str]
-) -> None:
+) -> int:
     """Say what snapshots would restore to, and what the repository stores for it.
 
     Stored sizes and ratios are those of the whole repository; without SNAPSHOT and filters all of it is counted. Dedup
@@ -30,12 +29,8 @@ def stats(
     rest.
     """
     with opened(output) as access:
-        accept = snapshot_filter(hosts, tags, paths)
-        if selectors:
-            stored = [find_snapshot(access.repository, selector, accept) for selector in selectors]
-        else:
-            stored = list_snapshots(access.repository, accept)
-        found = repository_statistics(access.repository, access.index, stored)
+        listed = selected(access, selectors, snapshot_filter(hosts, tags, paths))
+        found = repository_statistics(access.repository, access.index, listed.stored)
     if output.is_json:
         _record(output, found)
     else:
@@ -43,6 +38,7 @@ def stats(
         if found.forms:
             output.line()
             output.table(HEADER, form_rows(found.forms))
+    return tell_damaged(output, listed, "stats")
 
 
 def _record(output: Output, found: RepositoryStatistics) -> None:

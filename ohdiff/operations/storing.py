@@ -1,0 +1,51 @@
+"""Where a snapshot's chunks go: the repository with everything that makes them small, or nowhere on a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from ohdiff.chunking.engine import Engine
+from ohdiff.repository.chunk_reader import ChunkReader
+from ohdiff.repository.chunk_writer import ChunkSink, ChunkWriter, DrySink
+from ohdiff.repository.index import ChunkIndex
+from ohdiff.repository.repository import Repository
+
+from .bases import DEPTH_MAX, StoredBases
+from .resembling import Resembling
+from .tree_reader import TreeReader
+
+if TYPE_CHECKING:
+    from .snapshot import SnapshotOptions
+
+# Decoded blocks of the parent's trees, and as much of bases: both are read in the order in which they were stored.
+CACHE_SIZE_BYTES: Final = 24 << 20
+
+
+@contextmanager
+def open_sink(
+    repository: Repository, index: ChunkIndex, engine: Engine, tree: TreeReader, options: SnapshotOptions
+) -> Iterator[tuple[ChunkSink, StoredBases | None]]:
+    """The sink, and what knows bases for it: None if nothing is compressed.
+
+    The caller finishes, interrupts or aborts the sink.
+    """
+    if options.is_dry_run:
+        yield DrySink(repository, index), None
+        return
+    level, depth = options.level, options.queue_depth
+    with ExitStack() as stack:
+        encoders = stack.enter_context(ThreadPoolExecutor(options.encoders, thread_name_prefix="encoder"))
+        if level is None:
+            yield ChunkWriter(repository, index, encoders, level=None, queue_depth=depth), None
+            return
+        resembling = Resembling.open(repository, engine, DEPTH_MAX)
+        if resembling is not None:
+            stack.callback(resembling.close)
+        bases = StoredBases(index, ChunkReader(repository, index, CACHE_SIZE_BYTES), tree, resembling)
+        writer = ChunkWriter(
+            repository, index, encoders, level=level, queue_depth=depth, planner=bases, on_encoded=resembling
+        )
+        yield writer, bases
