@@ -110,6 +110,8 @@ def check_bases(codec: int, base_prefixes: bytes, parameters: bytes) -> None:
         raise UnknownFeatureError(f"block codec {codec}")
     if not has_bases <= parameters[0] <= DEPTH_MAX * has_bases:
         raise FormatError("a block's depth is out of bounds")
+    if codec == CODEC_DELTA and not has_bases:
+        raise FormatError("a delta has at least one base chunk")
 
 
 def check_table(blocks: list[BlockRecord], prefix_size: int) -> None:

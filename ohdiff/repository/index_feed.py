@@ -56,7 +56,7 @@ class IndexFeed:
             self._on_indexed(ready)
 
     def finish(self) -> None:
-        """Store what is left; IntegrityError if a pack still waits, since a snapshot that needs it could not be read."""
+        """Store what is left; IntegrityError if a pack still waits: a snapshot that needs it could not be read."""
         self.flush()
         if self._closed:
             raise IntegrityError("a block stands on a chunk that was not stored", hint="snapshot again")

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import io
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from blake3 import blake3
-from support.chains import assert_chains
+from support.chains import assert_chains, rewritten_index
 from support.description import Description, describe_folder, differences
 from support.small_tensors import bf16, lower_limits, safetensors, stepped, weights
 from support.sources import random_bytes, write
-from support.vault import Vault, chunker, object_names, replace_object
+from support.vault import Vault, chunker, replace_object
 
-from ohdiff.delta.frames import Base, compress
-from ohdiff.errors import IntegrityError, OhdiffError, UnsupportedFormatError
+from ohdiff.errors import IntegrityError, OhdiffError
 from ohdiff.operations.check import CheckResult
 from ohdiff.operations.observer import Silent
 from ohdiff.operations.restore import RestoreOptions, restore
-from ohdiff.repository import chunk_writer, objects, packs
+from ohdiff.repository import chunk_writer, packs
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.index_segment import BlockLocation
 from ohdiff.repository.lost_bases import split_prefixes
-from ohdiff.repository.packs import PackSet
-from ohdiff.repository.repository import Repository
-from ohdiff.storage import LocalStorage, MemoryStorage
-from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS, CODEC_RAW
-from ohdiff_format.envelope import KIND_INDEX
-from ohdiff_format.index import NUMBER_BODY, Index, PackRecord, decode_index, encode_index
-from ohdiff_format.limits import DEPTH_MAX
-from ohdiff_format.numbers import PLANE_CONSTANT, encode_planes
-from ohdiff_format.pack import BlockRecord
+from ohdiff.storage import MemoryStorage
+from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS
 
-READER = Path(__file__).resolve().parents[2] / "repo_format" / "reader" / "ohdiff_reader.py"
-SECONDS = 120
 Folder = dict[bytes, Description]
 Touched = set[tuple[str, bytes]]
 Damage = Callable[[bytes], bytes | None]
@@ -248,15 +231,46 @@ def test_a_damaged_base_block_breaks_all_that_stands_on_it_and_no_more(site: Sit
         assert missing == expected
 
 
-def rewritten_index(vault: Vault, change: Callable[[list[PackRecord]], list[PackRecord]]) -> None:
-    """Replace all index objects by one of other records."""
-    repository = vault.open()
-    records: list[PackRecord] = []
-    for name in object_names(vault.storage, ["index"]):
-        object_id = bytes.fromhex(name.partition("/")[2])
-        records += objects.read_object(repository, "index", KIND_INDEX, NUMBER_BODY, object_id, decode_index).packs
-        vault.storage.delete(name)
-    objects.write_object(repository, "index", KIND_INDEX, NUMBER_BODY, encode_index(Index(change(records))))
+def leaves_of(vault: Vault) -> dict[str, set[bytes]]:
+    """The ids of all tree leaves of each snapshot."""
+    found = {}
+    with vault.tree() as tree:
+        for stored in vault.snapshots():
+            contents = [stored.root, *(entry.content for entry in tree.walk(stored.root) if entry.is_directory)]
+            found[stored.short_id] = {chunk_id for content in contents for chunk_id in content.chunk_ids()}
+    return found
+
+
+def test_a_damaged_leaf_breaks_the_snapshots_whose_leaves_stand_on_it_and_no_others(site: Site) -> None:
+    leaves = leaves_of(site.vault)
+    with site.vault.opened() as (_, index):
+        blocks = [block for block in index.blocks() if block.is_metadata]
+        bases = {prefix for block in blocks for prefix in split_prefixes(block.base_prefixes)}
+        lost = [place.block for place in index.find(sorted(bases)) if place is not None]
+        assert lost
+        for damaged in lost:
+            broken = [damaged]
+            for block in sorted(blocks, key=lambda block: block.depth):
+                places = index.find(split_prefixes(block.base_prefixes))
+                if any(place is not None and place.block in broken for place in places):
+                    broken.append(block)
+            name = f"packs/{damaged.pack_id.hex()}"
+            vault = site.damaged(name, flipped(damaged.offset + damaged.sealed_size // 2))
+            result = vault.check()
+            assert name in {problem.item for problem in result.problems}
+            expected = {
+                short_id
+                for short_id, ids in leaves.items()
+                if any(place is not None and place.block in broken for place in index.find(sorted(ids)))
+            }
+            assert {short_id for short_id, _ in touched_by(result)} == expected
+            for stored, folder in zip(vault.snapshots(), site.folders, strict=True):
+                if stored.short_id in expected:
+                    with pytest.raises(IntegrityError) as caught:
+                        vault.read(stored, site.source)
+                    assert caught.value.item == name
+                else:
+                    assert differences(vault.read(stored, site.source), folder) == {}
 
 
 def test_a_base_that_no_index_names_breaks_all_that_stands_on_it_and_no_more(site: Site, tmp_path: Path) -> None:
@@ -297,241 +311,3 @@ def test_a_base_that_only_deltas_need_is_missed_all_the_same(site: Site) -> None
             vault.storage.write_new(name, pack)
     assert {short_id for short_id, _ in needed} == {first.short_id, *(each.short_id for each in rest)}
     vault.assert_sound()
-
-
-# Forged blocks: of chunks that a tree names, in a pack of their own, known to the index in place of the real ones.
-
-
-@dataclass(frozen=True)
-class Forged:
-    """A block of one chunk, and what it claims to stand on."""
-
-    chunk: bytes
-    codec: int
-    payload: bytes
-    bases: tuple[bytes, ...] = ()
-    parameters: bytes = b""
-
-
-def delta(chunk: bytes, *bases: bytes, made_with: bytes | None = None, depth: int = 1) -> Forged:
-    """A delta against bases, or one that claims them and was made with other bytes."""
-    data = b"".join(bases) if made_with is None else made_with
-    payload = compress(memoryview(chunk), Base(b"", data, depth))
-    return Forged(chunk, CODEC_DELTA, payload, bases, bytes([depth]))
-
-
-@dataclass
-class Forge:
-    """A repository of some small files, one chunk each, whose blocks are then replaced."""
-
-    vault: Vault
-    source: Path
-    chunks: list[bytes]
-
-    def put(self, blocks: Sequence[Forged]) -> Vault:
-        """A copy in which these blocks are all that there is of data, each in a pack of its own."""
-        assert isinstance(self.vault.storage, MemoryStorage)
-        vault = self.vault.over(self.vault.storage.copy())
-        repository = vault.open()
-        forged: list[PackRecord] = []
-        for block in blocks:
-            pack = PackSet(repository, forged.append)
-            prefixes = b"".join(prefix_of(repository, base) for base in block.bases)
-            own = prefix_of(repository, block.chunk)
-            record = BlockRecord(0, block.codec, [len(block.chunk)], own, prefixes, block.parameters)
-            pack.append(record, block.payload, is_metadata=False)
-            pack.finish()
-        rewritten_index(vault, lambda records: [*(each for each in records if each.is_metadata), *forged])
-        return vault
-
-    def path(self, number: int) -> Path:
-        return self.source / f"{number}"
-
-
-def prefix_of(repository: Repository, chunk: bytes) -> bytes:
-    return blake3(chunk, key=repository.chunk_id_key).digest(length=16)
-
-
-@pytest.fixture(scope="module")
-def forge(tmp_path_factory: pytest.TempPathFactory) -> Forge:
-    source = tmp_path_factory.mktemp("forge") / "source"
-    chunks = [random_bytes(2_000)]
-    for number in range(1, 8):
-        chunks.append(edited(chunks[-1], number % 3))
-    chunks = [chunk + bytes([number]) * 8 for number, chunk in enumerate(chunks)]
-    for number, chunk in enumerate(chunks):
-        write(source / f"{number}", chunk)
-    vault = Vault(MemoryStorage("forge")).create()
-    vault.store(source)
-    return Forge(vault, source, chunks)
-
-
-def plain(chunk: bytes) -> Forged:
-    return Forged(chunk, CODEC_RAW, chunk)
-
-
-def outcomes(forge: Forge, vault: Vault, tmp_path: Path) -> list[bytes | OhdiffError]:
-    """What reading each file gives, many times at once; restoring and checking must say the same."""
-    (stored,) = vault.snapshots()
-    with vault.opened() as (repository, index):
-        tree_reader = ChunkReader(repository, index)
-        ids = [blake3(chunk, key=repository.chunk_id_key).digest() for chunk in forge.chunks]
-
-        def read(chunk_id: bytes) -> bytes | OhdiffError:
-            try:
-                return bytes(tree_reader.read(chunk_id))
-            except OhdiffError as error:
-                return error
-
-        pool = ThreadPoolExecutor(4)
-        futures = [pool.submit(read, chunk_id) for _ in range(3) for chunk_id in ids]
-        # Whoever waits in a circle does so for ever.
-        results = [future.result(timeout=SECONDS) for future in futures]
-        pool.shutdown()
-        options = RestoreOptions(target=bytes(tmp_path / "target"), source=bytes(forge.source))
-        result = restore(repository, index, ChunkReader(repository, index), stored, options, Silent())
-    for number, chunk in enumerate(forge.chunks):
-        each = results[number :: len(ids)]
-        assert all(isinstance(found, OhdiffError) or found == chunk for found in each)
-        assert len({isinstance(found, bytes) for found in each}) == 1
-        path = tmp_path / "target" / f"{number}"
-        assert path.exists() == isinstance(each[0], bytes)
-        assert not path.exists() or path.read_bytes() == chunk
-    assert bool(result.errors) == any(isinstance(found, OhdiffError) for found in results)
-    touched = {path for _, path in touched_by(vault.check())}
-    assert touched == {
-        bytes(forge.path(number)) for number in range(len(ids)) if not isinstance(results[number], bytes)
-    }
-    read_by_reader(forge, vault, tmp_path, [isinstance(found, bytes) for found in results[: len(ids)]])
-    return results[: len(ids)]
-
-
-def read_by_reader(forge: Forge, vault: Vault, tmp_path: Path, is_whole: list[bool]) -> None:
-    """The independent reader restores the same files, and no others."""
-    local = LocalStorage.create(tmp_path / "repository")
-    for name in ["config", *object_names(vault.storage)]:
-        local.write_new(name, vault.storage.read(name))
-    assert vault.key is not None
-    write(tmp_path / "key", vault.key.secret)
-    output = io.StringIO()
-    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), suppress(SystemExit):
-        arguments = [tmp_path / "repository", "--key-file", tmp_path / "key", "restore", "latest", tmp_path / "reader"]
-        reader_module().main([str(argument) for argument in arguments])
-    for number, chunk in enumerate(forge.chunks):
-        path = tmp_path / "reader" / forge.path(number).relative_to("/")
-        assert path.exists() == is_whole[number], output.getvalue()
-        assert not path.exists() or path.read_bytes() == chunk
-
-
-def reader_module() -> object:
-    """The reader, which is a file to be run, in no package."""
-    if "ohdiff_reader" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("ohdiff_reader", READER)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules["ohdiff_reader"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["ohdiff_reader"])
-    return sys.modules["ohdiff_reader"]
-
-
-def assert_broken(found: Sequence[bytes | OhdiffError], numbers: set[int]) -> None:
-    """Just these files give an IntegrityError."""
-    assert {number for number, each in enumerate(found) if isinstance(each, IntegrityError)} == numbers
-    assert all(isinstance(each, bytes | IntegrityError) for each in found)
-
-
-def test_forged_chains_within_the_limit_are_read(forge: Forge, tmp_path: Path) -> None:
-    c = forge.chunks
-    chain = [delta(c[number], c[number - 1], depth=number) for number in range(1, DEPTH_MAX + 1)]
-    vault = forge.put([plain(c[0]), *chain, *map(plain, c[DEPTH_MAX + 1 :])])
-    assert_broken(outcomes(forge, vault, tmp_path), set())
-
-
-def test_a_chain_over_the_limit_is_refused_however_it_names_its_depths(forge: Forge) -> None:
-    c = forge.chunks
-    chain = [delta(c[number], c[number - 1], depth=min(number, DEPTH_MAX)) for number in range(1, 8)]
-    vault = forge.put([plain(c[0]), *chain])
-    (stored,) = vault.snapshots()
-    for number, chunk in enumerate(c):
-        # A reader of its own for each, that has no block of the chain yet: the limit counts from what is read.
-        if number <= DEPTH_MAX:
-            assert vault.data(stored, forge.path(number)) == chunk
-        else:
-            with pytest.raises(IntegrityError, match="does not end"):
-                vault.data(stored, forge.path(number))
-
-
-def test_two_blocks_that_stand_on_each_other_are_damaged(forge: Forge, tmp_path: Path) -> None:
-    c = forge.chunks
-    vault = forge.put([delta(c[0], c[1]), delta(c[1], c[0], depth=2), delta(c[2], c[1], depth=3), *map(plain, c[3:])])
-    found = outcomes(forge, vault, tmp_path)
-    assert_broken(found, {0, 1, 2})
-    packs_there = set(object_names(vault.storage, ["packs"]))
-    assert all(each.item in packs_there for each in found if isinstance(each, OhdiffError))
-    assert all("does not end" in each.message for each in found if isinstance(each, OhdiffError))
-
-
-def test_a_block_that_stands_on_itself_is_damaged(forge: Forge, tmp_path: Path) -> None:
-    c = forge.chunks
-    assert_broken(outcomes(forge, forge.put([delta(c[0], c[0]), *map(plain, c[1:])]), tmp_path), {0})
-
-
-def test_a_circle_of_numbers_and_deltas_is_damaged(forge: Forge, tmp_path: Path) -> None:
-    c = forge.chunks
-    size = len(c[0])
-    xor = bytes(one ^ other for one, other in zip(c[0], c[1], strict=True))
-    numbers = Forged(c[0], CODEC_NUMBERS, encode_planes([(0, xor)]), (c[1],), bytes((4, 1, 1, 0)))
-    assert len(numbers.payload) == size + 5
-    circle = [numbers, delta(c[1], c[3], c[2]), delta(c[2], c[0], depth=2)]
-    assert_broken(outcomes(forge, forge.put([*circle, *map(plain, c[3:])]), tmp_path), {0, 1, 2})
-
-
-def test_a_chunk_of_a_circle_that_also_lies_elsewhere_is_read_from_there(forge: Forge, tmp_path: Path) -> None:
-    c = forge.chunks
-    vault = forge.put([delta(c[0], c[1]), delta(c[1], c[0], depth=2), plain(c[1]), *map(plain, c[2:])])
-    (stored,) = vault.snapshots()
-    for number in (0, 1):
-        assert vault.data(stored, forge.path(number)) == c[number]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda c: delta(c[0], c[2], made_with=c[1]),
-        lambda c: delta(c[0], c[2], c[1], made_with=c[1] + c[2]),
-        lambda c: delta(c[0], c[1], made_with=c[1][:-1]),
-        lambda c: Forged(c[0], CODEC_DELTA, delta(c[3], c[1]).payload, (c[1],), b"\1"),
-        lambda c: Forged(c[0], CODEC_NUMBERS, encode_planes([(0, c[0])]), (c[1],), bytes((1, 1, 1, 0))),
-        lambda c: Forged(c[0], CODEC_NUMBERS, encode_planes([(PLANE_CONSTANT, b"\0")]), (c[1],), bytes((1, 1, 2, 0))),
-        lambda c: Forged(c[0], CODEC_NUMBERS, encode_planes([(0, c[0][:1004])] * 2), (c[1],), bytes((1, 2, 3, 1))),
-        lambda c: Forged(c[0], CODEC_NUMBERS, b"\0", (), bytes((0, 4, 0, 0))),
-    ],
-    ids=["other base", "other order", "longer base", "other chunk", "other sum", "no change", "cast", "no planes"],
-)
-def test_a_base_or_payload_of_other_content_never_gives_wrong_bytes(
-    forge: Forge, tmp_path: Path, wrong: Callable[[list[bytes]], Forged]
-) -> None:
-    c = forge.chunks
-    blocks = [wrong(c), *map(plain, c[1:7]), delta(c[7], c[0], depth=2)]
-    found = outcomes(forge, forge.put(blocks), tmp_path)
-    assert_broken(found, {0, 7})
-
-
-def test_bases_that_are_more_bytes_together_than_allowed_are_refused(forge: Forge, tmp_path: Path) -> None:
-    c = forge.chunks
-    greedy = Forged(c[0], CODEC_DELTA, delta(c[0], c[1]).payload, (c[1],) * 17_000, b"\1")
-    vault = forge.put([greedy, *map(plain, c[1:])])
-    (stored,) = vault.snapshots()
-    with pytest.raises(IntegrityError):
-        vault.data(stored, forge.path(0))
-    assert vault.data(stored, forge.path(1)) == c[1]
-
-
-def test_a_codec_of_later_versions_is_named_as_such(forge: Forge) -> None:
-    c = forge.chunks
-    blocks = [Forged(c[0], CODEC_NUMBERS, encode_planes([(9, c[0])]), (), bytes((0, 1, 0, 0))), *map(plain, c[1:])]
-    vault = forge.put(blocks)
-    (stored,) = vault.snapshots()
-    with pytest.raises(UnsupportedFormatError):
-        vault.data(stored, forge.path(0))
-    assert vault.check().problems != []

@@ -218,7 +218,10 @@ def build_delta_repository() -> dict[str, bytes]:
         ]
     )
     builder.add_pack([[newest[1]]], level=3)
-    builder.add_pack([list(dict.fromkeys(builder.metadata))], level=3, is_metadata=True)
+    # Leaves stand on leaves: those of the later snapshots on those of the first.
+    first_leaves, later_leaves = builder.metadata[:2], builder.metadata[2:]
+    builder.add_pack([first_leaves], level=3, is_metadata=True)
+    builder.add_encoded_pack([builder.delta(later_leaves, first_leaves)], is_metadata=True)
     builder.add_sealed("index", KIND_INDEX, encode_index(Index(builder.records)))
     parent = b""
     for number, root in enumerate(roots):

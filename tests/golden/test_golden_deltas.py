@@ -27,7 +27,7 @@ from ohdiff.repository.keys import KeyFile
 from ohdiff.repository.snapshots import StoredSnapshot
 from ohdiff.storage import MemoryStorage
 from ohdiff_format import envelope, index, pack
-from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS
+from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS, CODEC_ZSTD
 from ohdiff_format.numbers import parse_parameters
 
 Files = dict[str, bytes]
@@ -86,11 +86,11 @@ def product_restore(vault: Vault, target: Path) -> list[Files]:
     return restored
 
 
-def records_of(frozen: Frozen) -> list[pack.BlockRecord]:
-    """Every block that the index names."""
+def records_of(frozen: Frozen, *, is_metadata: bool = False) -> list[pack.BlockRecord]:
+    """Every block of data, or of metadata, that the index names."""
     (data,) = frozen.of("index").values()
     found = index.decode_index(frozen.open_body(data, envelope.KIND_INDEX)[1])
-    return [block for record in found.packs for block in record.blocks]
+    return [block for record in found.packs if record.is_metadata == is_metadata for block in record.blocks]
 
 
 def test_the_codecs_still_build_the_frozen_bytes() -> None:
@@ -107,6 +107,7 @@ def test_it_holds_every_transform_cast_and_plane_codec_and_chains_of_both_codecs
     assert {block.depth for block in deltas} >= {1, 2}
     assert any(len(block.base_prefixes) > 16 for block in deltas)
     assert any(len(block.chunk_sizes) > 1 for block in deltas)
+    assert {block.codec for block in records_of(stored.frozen, is_metadata=True)} == {CODEC_ZSTD, CODEC_DELTA}
     numbers = [parse_parameters(block.parameters) for block in records if block.codec == CODEC_NUMBERS]
     assert {each.transform for each in numbers} == {0, 1, 2, 3, 4}
     assert {each.width for each in numbers} == {1, 2, 4, 8}
@@ -155,7 +156,7 @@ def test_the_reader_restores_every_snapshot(stored: Stored, way: str) -> None:
 def test_the_reader_lists_and_verifies(stored: Stored, scan: list[str]) -> None:
     names = {line.rpartition(" /")[2] for line in read(*stored.options(), *scan, "ls", "latest").stdout.splitlines()}
     assert names == {"srv", *stored.expected[-1]}
-    assert read(*stored.options(), *scan, "verify").stdout == "6 packs, 3 snapshots, 0 damaged\n"
+    assert read(*stored.options(), *scan, "verify").stdout == "7 packs, 3 snapshots, 0 damaged\n"
 
 
 def test_the_product_lists_restores_and_checks(stored: Stored) -> None:
@@ -165,7 +166,7 @@ def test_the_product_lists_restores_and_checks(stored: Stored) -> None:
         for path, data in expected.items():
             assert stored.vault.data(item, b"/" + os.fsencode(path)) == data
     result = stored.vault.check()
-    assert (result.snapshots, result.packs, result.read_packs, result.problems) == (3, 6, 6, [])
+    assert (result.snapshots, result.packs, result.read_packs, result.problems) == (3, 7, 7, [])
 
 
 def test_the_reader_and_the_product_find_each_damaged_block_and_all_that_stands_on_it(stored: Stored) -> None:

@@ -60,7 +60,7 @@ class _Samples:
         self.sealed: dict[tuple[str, int], list[bytes]] = {}
         self.bodies: dict[str, list[bytes]] = {"index": [], "snapshots": [], "footer": []}
         self.blocks: list[tuple[int, bytes, int]] = []
-        self.records: list[tuple[pack.BlockRecord, bytes]] = []
+        self.records: list[tuple[pack.BlockRecord, bytes, bool]] = []
         self.deltas: list[bytes] = []
         self.numbers: list[bytes] = []
         self.parameters: list[bytes] = []
@@ -101,16 +101,14 @@ class _Samples:
         for number, block in enumerate(footer.blocks):
             payload = sealer.open(number, data[offset : offset + block.sealed_size])
             offset += block.sealed_size
-            self.records.append((block, payload))
+            self.records.append((block, payload, footer.is_metadata))
             if block.codec not in (CODEC_DELTA, CODEC_NUMBERS):
                 self.blocks.append((block.codec, payload, block.plain_size))
-            if footer.is_metadata:
-                self._add_metadata(bytes(decode_block(block.codec, payload, block.plain_size)), block.chunk_sizes)
 
     def _add_deltas(self) -> None:
         """Samples of the blocks that may have bases, those first that others stand on."""
         chunks: dict[bytes, bytes] = {}
-        for block, payload in sorted(self.records, key=lambda item: item[0].depth):
+        for block, payload, is_metadata in sorted(self.records, key=lambda item: item[0].depth):
             names = [block.base_prefixes[at : at + ID_PREFIX_SIZE] for at in range(0, len(block.base_prefixes), 16)]
             base = b"".join(chunks[name] for name in names)
             sizes = struct.pack("<II", block.plain_size, len(base))
@@ -122,6 +120,8 @@ class _Samples:
                 plain = bytes(decode_block(block.codec, payload, block.plain_size, base))
             if block.codec == CODEC_DELTA:
                 self.deltas.append(sizes + base + payload)
+            if is_metadata:
+                self._add_metadata(plain, block.chunk_sizes)
             start = 0
             for size in block.chunk_sizes:
                 chunk = plain[start : start + size]

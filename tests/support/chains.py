@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from ohdiff.repository import objects
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.index_feed import split_prefixes
 from ohdiff.repository.index_segment import BlockLocation
 from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS
+from ohdiff_format.envelope import KIND_INDEX
+from ohdiff_format.index import NUMBER_BODY, Index, PackRecord, decode_index, encode_index
 from ohdiff_format.numbers import parse_parameters
 
-from .vault import Vault
+from .vault import Vault, object_names
 
 DEPTH_MAX = 2
 CAST_DEPTH_MAX = 3
@@ -49,3 +54,14 @@ def _depth(index: ChunkIndex, prefix: bytes, depths: dict[bytes, int], is_metada
     below = [_depth(index, base, depths, is_metadata) for base in split_prefixes(place.block.base_prefixes)]
     depths[prefix] = 1 + max(below) if below else 0
     return depths[prefix]
+
+
+def rewritten_index(vault: Vault, change: Callable[[list[PackRecord]], list[PackRecord]]) -> None:
+    """Replace all index objects by one of other records."""
+    repository = vault.open()
+    records: list[PackRecord] = []
+    for name in object_names(vault.storage, ["index"]):
+        object_id = bytes.fromhex(name.partition("/")[2])
+        records += objects.read_object(repository, "index", KIND_INDEX, NUMBER_BODY, object_id, decode_index).packs
+        vault.storage.delete(name)
+    objects.write_object(repository, "index", KIND_INDEX, NUMBER_BODY, encode_index(Index(change(records))))

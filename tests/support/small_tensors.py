@@ -26,9 +26,9 @@ def lower_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(file_reading, "_CONTAINER_SIZE_BYTES_MIN", 512)
 
 
-def safetensors(arrays: Mapping[str, tuple[str, bytes]], widths: Mapping[str, int] | None = None) -> bytes:
+def safetensors(arrays: Mapping[str, tuple[str, bytes]]) -> bytes:
     """A file of flat tensors: name -> (dtype, bytes)."""
-    sizes = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "BOOL": 1, "U8": 1, **(widths or {})}
+    sizes = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "BOOL": 1, "U8": 1}
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, (dtype, part) in arrays.items():
