@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from ohdiff.operations.restore.options import OverwritePolicy, PathMatcher
 from ohdiff.repository.snapshots import StoredSnapshot
 
 from ..access import Access, opened
+from ..allocator import reuse_large_blocks
 from ..environment import processor_count
 from ..progress import reporting
 from ..selection import select, snapshot_filter
@@ -28,10 +28,6 @@ from ..text import counted, format_duration, format_size, shown
 
 _WORKERS_MAX: Final = 8
 _PLAN_PATHS_MAX: Final = 20
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-_KEPT_SIZE_BYTES: Final = 64 << 20
-_LARGEST_SIZE_BYTES: Final = 32 << 20
 
 
 @click.command("restore")
@@ -77,7 +73,7 @@ def restore_command(
     if target is None:
         raise UsageError("no target was given", hint="name a folder: ohdiff restore SNAPSHOT --target FOLDER")
     with opened(output) as access:
-        _reuse_large_blocks()
+        reuse_large_blocks()
         selection = select(access, snapshot, snapshot_filter(hosts, tags, paths))
         options = RestoreOptions(
             target=os.fsencode(target),
@@ -99,18 +95,6 @@ def restore_command(
             seconds = reporter.elapsed_seconds
     _summarize(output, result, selection.stored, options, seconds)
     return result.exit_code or (EXIT_FAILED if result.is_stopped_early else 0)
-
-
-def _reuse_large_blocks() -> None:
-    """Have the C allocator keep blocks that are freed: here one follows the other, all of about the same size.
-
-    Measured on 78,611 files: 37,000 page faults instead of 430,000, and 2.4 s in the kernel instead of 2.9 s, at the
-    same peak of memory. Does nothing without glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_SIZE_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_SIZE_BYTES)
 
 
 def _matcher(patterns: Sequence[str]) -> PathMatcher | None:
