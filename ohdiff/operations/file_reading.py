@@ -36,7 +36,7 @@ BATCH_FILES_MAX: Final = 8192
 LARGE_FILE_SIZE_BYTES: Final = 4 << 20
 # Smaller containers are read in batches, as all small files are: each would need an extra look at its header.
 _CONTAINER_SIZE_BYTES_MIN: Final = 1 << 20
-BUFFERS_KEPT: Final = 4
+BUFFERS_KEPT: Final = 3
 _EXTENTS_MAX: Final = 100_000
 _PIECES_AHEAD: Final = 1
 _READ_CALL_BYTES_MAX: Final = 1 << 30

@@ -31,7 +31,7 @@ from .snapshot_files import FileTaker
 from .snapshot_walk import SnapshotWalk
 from .source_paths import path_tree
 from .source_rules import DirectoryRules, KeepAll
-from .storing import CACHE_SIZE_BYTES, open_sink
+from .storing import TREE_CACHE_SIZE_BYTES, open_sink
 from .tensor_bases import TensorBases
 from .tree_reader import Entry, TreeReader
 from .tree_writer import TreeWriter
@@ -96,7 +96,7 @@ def make_snapshot(
     """
     started_ns, begun_ns = clock.now_ns(), clock.monotonic_ns()
     with ExitStack() as stack:
-        tree = TreeReader(ChunkReader(repository, index, CACHE_SIZE_BYTES))
+        tree = TreeReader(ChunkReader(repository, index, TREE_CACHE_SIZE_BYTES))
         sink, bases = stack.enter_context(open_sink(repository, index, engine, tree, options))
         readers = stack.enter_context(ThreadPoolExecutor(options.readers, thread_name_prefix="reader"))
         writer = TreeWriter(sink)
@@ -113,6 +113,7 @@ def make_snapshot(
             observer,
             one_file_system=options.one_file_system,
             settled_ns=0 if parent is None else parent.snapshot.started_ns - _CLOCK_TICK_NS,
+            is_parent_whole=parent is not None and index.is_whole_for(parent.snapshot_id),
         )
         try:
             root = walk.run(path_tree(paths), options.rules, None if parent is None else parent.root)
@@ -128,7 +129,10 @@ def make_snapshot(
             sink.abort()
             raise
     snapshot = _describe(root, paths, options, walk, files, sink, started_ns, clock.monotonic_ns() - begun_ns)
-    return _commit(repository, tree, snapshot, options, files.errors)
+    result = _commit(repository, tree, snapshot, options, files.errors)
+    if result.stored is not None:
+        index.note_whole(result.stored.snapshot_id)
+    return result
 
 
 def _describe(

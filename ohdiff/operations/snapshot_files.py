@@ -222,35 +222,37 @@ class FileTaker:
 
     def _store_batch(self, batch: FileBatch, result: BatchResult, failed: dict[int, int]) -> None:
         """Store the chunks of all files but those that failed; those with an earlier version one by one."""
-        piece, sink = result.piece, self._sink
-        finders = self._finders(batch)
-        other = None if self._bases is None else self._bases.of_buffer(piece.buffer)
+        piece, sink, bases = result.piece, self._sink, self._bases
+        earlier = self._earlier(batch)
+        other = None if bases is None else bases.of_buffer(piece.buffer)
         first = 0
         starts = list(accumulate(result.counts, initial=0))
-        for place in sorted({*failed, *finders}):
+        for place in sorted({*failed, *earlier}):
             start, end = starts[place], starts[place + 1]
             sink.add_chunks(piece.buffer, piece.cuts, piece.ids, first, start, other)
-            if place not in failed:
-                sink.add_chunks(piece.buffer, piece.cuts, piece.ids, start, end, finders[place])
+            if place not in failed and bases is not None:
+                content, file_start = earlier[place]
+                finder = bases.of_file(content)
+                finder.origin = -file_start
+                sink.add_chunks(piece.buffer, piece.cuts, piece.ids, start, end, finder)
             first = end
         sink.add_chunks(piece.buffer, piece.cuts, piece.ids, first, len(piece.cuts), other)
         sink.end_buffer(piece.buffer)
 
-    def _finders(self, batch: FileBatch) -> dict[int, FileBases]:
-        """What knows bases for the files of a batch that the parent had, by their place in it."""
-        finders: dict[int, FileBases] = {}
+    def _earlier(self, batch: FileBatch) -> dict[int, tuple[Content, int]]:
+        """For the files of a batch that the parent had, by place: what they held, and where they lie in the buffer."""
+        found: dict[int, tuple[Content, int]] = {}
         if self._bases is None or not any(run.leaf.earlier for run in batch.runs):
-            return finders
+            return found
         place = start = 0
         for run in batch.runs:
             for row in run.rows:
-                earlier = run.leaf.earlier.get(row)
-                if earlier is not None and earlier.sizes:
-                    finders[place] = finder = self._bases.of_file(earlier)
-                    finder.origin = -start
+                content = run.leaf.earlier.get(row)
+                if content is not None and content.sizes:
+                    found[place] = content, start
                 start += batch.sizes[place]
                 place += 1
-        return finders
+        return found
 
     def _take_failed(self, run: FileRun, row: int, status: int) -> None:
         """A file of a batch that changed is read again on its own; one that cannot be read is left out."""

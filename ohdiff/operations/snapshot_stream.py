@@ -25,7 +25,7 @@ from .file_reading import BATCH_SIZE_BYTES, Piece
 from .observer import Observer, Progress
 from .owner_names import owner_names
 from .snapshot import SnapshotOptions, SnapshotResult
-from .storing import CACHE_SIZE_BYTES, open_sink
+from .storing import TREE_CACHE_SIZE_BYTES, open_sink
 from .tree_reader import Entry, TreeReader
 from .tree_writer import ContentBuilder
 
@@ -62,7 +62,7 @@ def make_stream_snapshot(
     """
     check_name(name)
     started_ns, begun_ns = clock.now_ns(), clock.monotonic_ns()
-    tree = TreeReader(ChunkReader(repository, index, CACHE_SIZE_BYTES))
+    tree = TreeReader(ChunkReader(repository, index, TREE_CACHE_SIZE_BYTES))
     errors: list[OhdiffError] = []
     earlier = _earlier(tree, options.parent, name, errors)
     with open_sink(repository, index, engine, tree, options) as (sink, bases):

@@ -38,6 +38,7 @@ class SnapshotWalk:
     one_file_system : whether to stay on the file system of each given path.
     settled_ns : files with a ctime from here on are read again even if they look unchanged: they were written so
         shortly before the parent snapshot that a later write may have left the same times.
+    is_parent_whole : whether every chunk of the parent is known to be indexed, so that none need be looked up.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class SnapshotWalk:
         *,
         one_file_system: bool,
         settled_ns: int,
+        is_parent_whole: bool,
     ) -> None:
         self._settled_ns = settled_ns
+        self._is_parent_whole = is_parent_whole
         self._index = index
         self._tree = tree
         self._writer = writer
@@ -293,7 +296,9 @@ class SnapshotWalk:
         return {row: before for row, before in unchanged.items() if self._holds([before[0].contents[before[1]]])}
 
     def _holds(self, contents: list[Content]) -> bool:
-        """Whether the repository has every chunk of some files or directories."""
+        """Whether the repository has every chunk of some files or directories of the parent."""
+        if self._is_parent_whole:
+            return True
         ids = [content.ids for content in contents]
         prefixes = b"".join([some[i : i + ID_PREFIX_SIZE] for some in ids for i in range(0, len(some), ID_SIZE)])
         if 0 in self._index.contains(prefixes):

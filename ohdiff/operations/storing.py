@@ -20,8 +20,9 @@ from .tree_reader import TreeReader
 if TYPE_CHECKING:
     from .snapshot import SnapshotOptions
 
-# Decoded blocks of the parent's trees, and as much of bases: both are read in the order in which they were stored.
-CACHE_SIZE_BYTES: Final = 24 << 20
+# Decoded blocks of the parent's trees, and of bases: both are read in about the order in which they were stored.
+TREE_CACHE_SIZE_BYTES: Final = 8 << 20
+_BASE_CACHE_SIZE_BYTES: Final = 16 << 20
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def open_sink(
         resembling = Resembling.open(repository, engine, DEPTH_MAX)
         if resembling is not None:
             stack.callback(resembling.close)
-        bases = StoredBases(index, ChunkReader(repository, index, CACHE_SIZE_BYTES), tree, resembling)
+        bases = StoredBases(index, ChunkReader(repository, index, _BASE_CACHE_SIZE_BYTES), tree, resembling)
         writer = ChunkWriter(
             repository, index, encoders, level=level, queue_depth=depth, planner=bases, on_encoded=resembling
         )

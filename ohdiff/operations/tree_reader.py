@@ -98,7 +98,7 @@ class TreeReader:
         """The (id, length, listing) of each leaf of a directory, in order of name."""
         last = b""
         for chunk_id, size in self.chunk_list(content):
-            listing = self._decode(chunk_id, decode_listing)
+            listing = self._decode(chunk_id, decode_listing, size)
             if listing.names and listing.names[0] <= last:
                 raise IntegrityError(f"the tree leaf {chunk_id.hex()[:16]} is out of order")
             last = listing.names[-1] if listing.names else last
@@ -172,9 +172,9 @@ class TreeReader:
                 break
         raise _not_found(path)
 
-    def _decode(self, chunk_id: bytes, decode: Callable[[bytes], _Value]) -> _Value:
+    def _decode(self, chunk_id: bytes, decode: Callable[[bytes], _Value], size: int | None = None) -> _Value:
         try:
-            return decode(bytes(self._chunks.read(chunk_id)))
+            return decode(bytes(self._chunks.read(chunk_id, size)))
         except FormatError as error:
             raise IntegrityError(f"the tree chunk {chunk_id.hex()[:16]} cannot be read: {error}") from error
 

@@ -22,7 +22,7 @@ from .index_segment import BlockLocation, ChunkLocation
 from .packs import FOLDER
 from .repository import Repository
 
-CACHE_SIZE_BYTES: Final = 48 << 20
+CACHE_SIZE_BYTES: Final = 24 << 20
 _SEALERS_MAX: Final = 4096
 
 
@@ -42,6 +42,8 @@ class ChunkReader:
         self._cache: OrderedDict[tuple[bytes, int], Buffer] = OrderedDict()
         self._cache_size = 0
         self._loading: dict[tuple[bytes, int], Future[Buffer]] = {}
+        # A decoded block, and where in it the chunk that was read last ends.
+        self._next: tuple[Buffer, int] | None = None
         self._sealers: dict[bytes, Sealer] = {}
         self._lock = threading.Lock()
 
@@ -57,10 +59,32 @@ class ChunkReader:
                 )
         return [location for location in found if location is not None]
 
-    def read(self, chunk_id: bytes) -> memoryview:
-        """The bytes of one chunk, verified."""
+    def read(self, chunk_id: bytes, size: int | None = None) -> memoryview:
+        """The bytes of one chunk, verified.
+
+        Parameters
+        ----------
+        size : its length, where that is known: chunks that are read in the order in which they were stored then need
+            no look-up, since each is tried where the one before ended.
+        """
+        if size is not None:
+            data = self._read_next(chunk_id, size)
+            if data is not None:
+                return data
         (location,) = self.locate([chunk_id])
-        return self.extract(self.block(location.block), location, chunk_id)
+        plain = self.block(location.block)
+        self._next = (plain, location.offset + location.size)
+        return self.extract(plain, location, chunk_id)
+
+    def _read_next(self, chunk_id: bytes, size: int) -> memoryview | None:
+        if self._next is None:
+            return None
+        plain, start = self._next
+        data = memoryview(plain)[start : start + size]
+        if len(data) != size or blake3(data, key=self._id_key).digest() != chunk_id:
+            return None
+        self._next = (plain, start + size)
+        return data
 
     def extract(self, plain: Buffer, location: ChunkLocation, chunk_id: bytes) -> memoryview:
         """The bytes of a chunk out of its decoded block, verified against the full id."""

@@ -194,8 +194,7 @@ class ChunkWriter:
         run_start = start
         for prefix, is_new, end in zip(prefixes, flags, cuts[first:last], strict=True):
             if is_new:
-                is_full = len(self._data.sizes) >= _BLOCK_CHUNKS_MAX
-                if is_full or self._data.size + end - run_start > BLOCK_SIZE_BYTES:
+                if self._is_full(end - run_start):
                     self._data.take(buffer, run_start, start)
                     self._submit_data()
                     run_start = start
@@ -215,9 +214,7 @@ class ChunkWriter:
         is_new = bool(self._dedup.new_flags([prefix])[0])
         if is_new:
             block = OpenBlock(plan=plan)
-            block.take(buffer, start, end)
-            block.sizes.append(end - start)
-            block.prefixes.append(prefix)
+            block.add(buffer, prefix, start, end)
             self._submit(block)
             self._feed.flush_if_many()
         return is_new
@@ -294,12 +291,16 @@ class ChunkWriter:
             elif candidates := bases.candidates(start, end):
                 delta = self._delta = self._with_room(self._delta, end - start)
                 delta.candidates.update(dict.fromkeys(candidates))
-                _append(delta.block, buffer, prefix, start, end)
+                delta.block.add(buffer, prefix, start, end)
             else:
-                if self._data.size + end - start > BLOCK_SIZE_BYTES:
+                if self._is_full(end - start):
                     self._submit_data()
-                _append(self._data, buffer, prefix, start, end)
+                self._data.add(buffer, prefix, start, end)
             start = end
+
+    def _is_full(self, size: int) -> bool:
+        """Whether the open block of data has no room for so many bytes, or for one more chunk."""
+        return len(self._data.sizes) >= _BLOCK_CHUNKS_MAX or self._data.size + size > BLOCK_SIZE_BYTES
 
     def _submit_data(self) -> None:
         block, self._data = self._data, OpenBlock()
@@ -335,12 +336,6 @@ class ChunkWriter:
             return encoder.encode(block)
         finally:
             block.release()
-
-
-def _append(block: OpenBlock, buffer: PooledBuffer, prefix: bytes, start: int, end: int) -> None:
-    block.take(buffer, start, end)
-    block.sizes.append(end - start)
-    block.prefixes.append(prefix)
 
 
 class DrySink:

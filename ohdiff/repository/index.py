@@ -51,6 +51,7 @@ class _Manifest(msgspec.Struct):
     segments: list[str]
     sources: list[bytes]
     broken: list[bytes]
+    whole: bytes = b""
 
 
 class ChunkIndex:
@@ -64,6 +65,7 @@ class ChunkIndex:
         self._sources: set[bytes] = set()
         # Normally none: what an index object that is gone took with it.
         self._broken: frozenset[bytes] = frozenset()
+        self._whole = b""
 
     @property
     def chunk_count(self) -> int:
@@ -130,6 +132,17 @@ class ChunkIndex:
             self._save()
         return object_id
 
+    def is_whole_for(self, snapshot_id: bytes) -> bool:
+        """Whether everything that a snapshot needs is surely indexed: it was at its end, and nothing is lost since."""
+        return self._whole == snapshot_id and not self._broken
+
+    def note_whole(self, snapshot_id: bytes) -> None:
+        """Everything that a snapshot needs is indexed; said of the latest one, at its end. Forgotten if need be."""
+        self._whole = snapshot_id
+        if not self._is_temporary:
+            with contextlib.suppress(StorageError), _exclusive(self._folder):
+                self._save()
+
     def close(self) -> None:
         """Release the local files."""
         for segment in self._segments:
@@ -167,6 +180,7 @@ class ChunkIndex:
         self._segments = opened
         self._sources = set(manifest.sources)
         self._broken = frozenset(manifest.broken)
+        self._whole = manifest.whole
 
     def _learn_objects(self, object_ids: Iterable[bytes], skip_damaged: bool) -> bool:
         """Returns whether something of what was learned stands on chunks that are not there."""
@@ -241,7 +255,7 @@ class ChunkIndex:
             return
         names = [segment.stem.name for segment in self._segments]
         sources, broken = sorted(self._sources), sorted(self._broken)
-        manifest = _Manifest(_LAYOUT_VERSION, self._repository.config.id, names, sources, broken)
+        manifest = _Manifest(_LAYOUT_VERSION, self._repository.config.id, names, sources, broken, self._whole)
         temporary = self._manifest_path().with_suffix(f".{os.getpid()}")
         temporary.write_bytes(msgspec.json.encode(manifest))
         temporary.replace(self._manifest_path())

@@ -50,6 +50,12 @@ class OpenBlock:
         self._last_size += end - start
         self.size += end - start
 
+    def add(self, buffer: PooledBuffer, prefix: bytes, start: int, end: int) -> None:
+        """Append a chunk that is a range of a buffer."""
+        self.take(buffer, start, end)
+        self.sizes.append(end - start)
+        self.prefixes.append(prefix)
+
     def append(self, data: memoryview, prefix: bytes) -> None:
         """Append a chunk that lies in memory of its own."""
         self.parts.append(data)

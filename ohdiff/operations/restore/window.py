@@ -7,7 +7,7 @@ off is seldom asked for again; and the writers are busy while the walk goes on.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from ohdiff.errors import IntegrityError
 from ohdiff.repository.index_segment import BlockLocation, ChunkLocation
+from ohdiff_format.limits import DEPTH_MAX, ID_PREFIX_SIZE
 from ohdiff_format.tree import Listing
 
 from .folders import Folder
@@ -113,7 +114,7 @@ class Window:
             self._placed -= bucket.entry_count
             taken.append(bucket)
         self._sent.update(taken)
-        for bucket in sorted(taken, key=_place_in_storage):
+        for bucket in self._ordered(taken):
             self._submit(bucket)
 
     @property
@@ -124,6 +125,21 @@ class Window:
     def unsettled(self) -> list[Bucket]:
         """What has not been dealt with, for when the restore is cut short."""
         return [*self._sent, *self._buckets.values()]
+
+    def _ordered(self, taken: list[Bucket]) -> list[Bucket]:
+        """The order of storage, but what stands on a block right after it, so that each base is loaded once."""
+        foundations = {bucket: bucket.location for bucket in taken}
+        standing = [bucket for bucket in taken if bucket.location is not None and bucket.location.base_prefixes]
+        for _ in range(DEPTH_MAX):
+            bases = [_first_base(foundations[bucket]) for bucket in standing]
+            for bucket, place in zip(standing, self._run.index.find(bases), strict=True):
+                foundations[bucket] = None if place is None else place.block
+            standing = [bucket for bucket in standing if _first_base(foundations[bucket])]
+        members = Counter(foundations.values())
+        for bucket in taken:
+            foundation = foundations[bucket]
+            bucket.is_shared = foundation is not None and members[foundation] > 1
+        return sorted(taken, key=lambda bucket: _place(foundations[bucket], bucket.location))
 
     def _submit(self, bucket: Bucket) -> None:
         for piece in bucket.pieces:
@@ -211,8 +227,15 @@ class Window:
                 self._placed += 1
 
 
-def _place_in_storage(bucket: Bucket) -> tuple[bytes, int]:
-    return (b"", 0) if bucket.location is None else (bucket.location.pack_id, bucket.location.number)
+def _first_base(location: BlockLocation | None) -> bytes:
+    """16 bytes of an id, none of a block that stands on nothing."""
+    return b"" if location is None else location.base_prefixes[:ID_PREFIX_SIZE]
+
+
+def _place(foundation: BlockLocation | None, location: BlockLocation | None) -> tuple[bytes, int, int, bytes, int]:
+    if foundation is None or location is None:
+        return (b"", 0, 0, b"", 0)
+    return (foundation.pack_id, foundation.number, location.depth, location.pack_id, location.number)
 
 
 def _is_run(places: list[ChunkLocation | None], sizes: tuple[int, ...]) -> bool:

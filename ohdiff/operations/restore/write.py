@@ -56,11 +56,12 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """What is needed of one block; empty files need none."""
+    """What is needed of one block; empty files need none. A shared one is kept for those that stand on it."""
 
     location: BlockLocation | None
     wholes: list[WholeFiles] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
+    is_shared: bool = False
 
     @property
     def entry_count(self) -> int:
@@ -107,7 +108,8 @@ def write_bucket(run: RestoreRun, bucket: Bucket) -> Outcome:
     plain: Buffer = b""
     if bucket.location is not None:
         try:
-            plain = run.reader.load_block(bucket.location)
+            load = run.reader.block if bucket.is_shared else run.reader.load_block
+            plain = load(bucket.location)
         except IntegrityError as error:
             return _all_failed(bucket, kept(error))
     view = memoryview(plain)
