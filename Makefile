@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find kernels ohdiff repo_format -name '*.py' -o -name '*.pyi' -o -name '*.cpp' -o -name '*.hpp') \
+SOURCES := $(shell find kernels ohdiff repo_format -name '*.py' -o -name '*.pyi' -o -name '*.cpp' -o -name '*.hpp' \
+             -o -name '*.cu' -o -name '*.cuh') \
            pyproject.toml CMakeLists.txt
 
 .PHONY: build test demo lint bench clean

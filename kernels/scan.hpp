@@ -1,6 +1,6 @@
 // The CPU side of rule g32s2/1: what a kernel offers, which kernels there are, and how whole buffers are cut.
 // All pointers are host memory owned by the caller and only read. Nothing here keeps state between calls, allocates
-// per chunk, or knows Python. CUDA twin: none yet; a CUDA kernel must give the same candidates, cuts and features.
+// per chunk, or knows Python. CUDA twins: cuda/candidates.cu, select.cu, features.cu; they give the same.
 #pragma once
 
 #include <cstddef>

@@ -16,6 +16,8 @@ PRODUCT = ROOT / "ohdiff"
 FORMAT = ROOT / "repo_format"
 MODULES = sorted([*PRODUCT.rglob("*.py"), *(path for path in FORMAT.rglob("*.py") if "reader" not in path.parts)])
 LINES_MAX = 500
+# Copied into other programs, so it stands on nothing but the standard library.
+HINT = PRODUCT / "scheduling" / "hint" / "device_hint.py"
 
 # What each room may import of the project besides itself; `leaf` modules may be imported by all.
 LEAVES = {"errors", "clock", "buffers", "__init__"}
@@ -29,10 +31,13 @@ ALLOWED: dict[str, set[str]] = {
     "filesystem": LEAVES | {"_posix", "ohdiff_format"},
     "storage": LEAVES | {"ohdiff_format"},
     "chunking": LEAVES | {"_kernels", "ohdiff_format"},
+    "scheduling": LEAVES,
     "delta": LEAVES | {"_kernels", "ohdiff_format"},
     "repository": LEAVES | {"_kernels", "storage", "ohdiff_format"},
-    "operations": LEAVES | {"repository", "chunking", "delta", "storage", "filesystem", "ohdiff_format", *NATIVE},
-    "cli": LEAVES | {"operations", "repository", "chunking", "storage", "filesystem", "ohdiff_format", *NATIVE},
+    "operations": LEAVES
+    | {"repository", "chunking", "delta", "scheduling", "storage", "filesystem", "ohdiff_format", *NATIVE},
+    "cli": LEAVES
+    | {"operations", "repository", "chunking", "scheduling", "storage", "filesystem", "ohdiff_format", *NATIVE},
     "ohdiff_format": set(),
 }
 HEAVY = {"ohdiff._kernels", "ohdiff._posix", "zstandard", "blake3", "cryptography", "msgspec", "rich", "click", "numpy"}
@@ -136,7 +141,7 @@ def attributes_of(path: Path) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-BELOW_CLI = [path for path in MODULES if room_of(path) not in ("cli", "__main__")]
+BELOW_CLI = [path for path in MODULES if room_of(path) not in ("cli", "__main__") and path != HINT]
 
 
 @pytest.mark.parametrize("path", BELOW_CLI, ids=names(BELOW_CLI))
@@ -156,7 +161,7 @@ def test_only_the_cli_prints_reads_the_environment_or_exits(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=names(MODULES))
 def test_only_the_clock_reads_time(path: Path) -> None:
-    if path == PRODUCT / "clock.py":
+    if path in (PRODUCT / "clock.py", HINT):
         return
     imported = {name.partition(".")[0] for name in imported_modules(path)}
     assert "time" not in imported
@@ -184,6 +189,10 @@ def test_importing_the_package_loads_nothing_heavy(module: str) -> None:
     loaded = set(done.stdout.split())
     assert module in loaded
     assert not {name for name in loaded if name in HEAVY or name.partition(".")[0] in HEAVY}
+
+
+def test_the_hint_can_be_copied_alone() -> None:
+    assert {name.partition(".")[0] for name in imported_modules(HINT)} <= set(sys.stdlib_module_names)
 
 
 def test_no_name_says_nothing() -> None:

@@ -1,17 +1,26 @@
-"""The engine that a repository's chunker needs, and the chunkers of new repositories."""
+"""The engine that a repository's chunker needs, the chunkers of new repositories, and the profile of a device."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Final
 
-from ohdiff.chunking.engine import EngineChoice, select_engine
+import msgspec
+
+from ohdiff.chunking.cuda.placement import DeviceProfile
+from ohdiff.chunking.engine import Accelerator, EngineChoice
 from ohdiff.chunking.rule import RULE_ID, ChunkingRule
 from ohdiff.errors import UsageError
+from ohdiff.operations.opening import choose_engine
 from ohdiff_format.config import ChunkerConfig
 from ohdiff_format.limits import CHUNK_SIZE_BYTES_MAX, KEY_SIZE
 
+from . import environment
+from .text import parse_size
+
 DEFAULT_CHUNK_SIZE_BYTES: Final = 32 << 10
+_PROFILE_NAME: Final = "device-profile.json"
 
 
 def chunker_of_size(avg_size: int) -> ChunkerConfig:
@@ -34,19 +43,53 @@ def default_chunker() -> ChunkerConfig:
     return chunker_of_size(DEFAULT_CHUNK_SIZE_BYTES)
 
 
-def choose(chunker: ChunkerConfig, chunker_key: bytes, id_key: bytes, name: str, kernel: str) -> EngineChoice:
-    """The engine for a repository; one that is named is a demand."""
-    rule = ChunkingRule.from_key(
-        chunker_key,
-        avg_size=chunker.avg_size,
-        min_size=chunker.min_size,
-        max_size=chunker.max_size,
-        threshold_strict=chunker.threshold_strict,
-        threshold_loose=chunker.threshold_loose,
-    )
-    return select_engine(name, kernel, rule, id_key)
+def choose(
+    chunker: ChunkerConfig,
+    chunker_key: bytes,
+    id_key: bytes,
+    name: str,
+    kernel: str,
+    device_memory: int | None = None,
+) -> EngineChoice:
+    """The engine for a repository; one that is named is a demand.
+
+    Parameters
+    ----------
+    device_memory : ceiling of device memory in bytes; None for what OHDIFF_DEVICE_MEMORY says, or the default.
+    """
+    return choose_engine(chunker, chunker_key, id_key, name, kernel, accelerator(device_memory))
 
 
-def engine_without_repository(name: str, kernel: str) -> EngineChoice:
+def engine_without_repository(name: str, kernel: str, device_memory: int | None = None) -> EngineChoice:
     """An engine whose ids compare among themselves only."""
-    return choose(default_chunker(), os.urandom(KEY_SIZE), os.urandom(KEY_SIZE), name, kernel)
+    return choose(default_chunker(), os.urandom(KEY_SIZE), os.urandom(KEY_SIZE), name, kernel, device_memory)
+
+
+def accelerator(device_memory: int | None = None) -> Accelerator:
+    """What is known about this machine's device."""
+    text = environment.variable("DEVICE_MEMORY")
+    ceiling = device_memory if device_memory is not None or text is None else parse_size(text)
+    return Accelerator(stored_profile(), environment.processor_count(), ceiling)
+
+
+def profile_path() -> Path:
+    """Where the profile is kept: it is only about this machine, and can be measured again."""
+    return environment.cache_folder() / _PROFILE_NAME
+
+
+def stored_profile() -> DeviceProfile | None:
+    """What was measured last; None if nothing was, or if that cannot be read."""
+    try:
+        return DeviceProfile.of_fields(msgspec.json.decode(profile_path().read_bytes()))
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def store_profile(profile: DeviceProfile) -> Path:
+    """Keep a profile."""
+    path = profile_path()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_suffix(f".{os.getpid()}")
+    new.write_bytes(msgspec.json.encode(profile.as_fields()))
+    new.replace(path)
+    return path

@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "explain": Place("explain", "explain_command", "Why two snapshots share little or much."),
     "key": Place("key", "key", "List, add, remove, export and change keys."),
     "devices": Place("devices", "devices", "What this machine can compute with."),
+    "calibrate": Place("calibrate", "calibrate", "Measure the accelerator, for --engine auto."),
+    "simulate": Place("simulate", "simulate_command", "Simulate how snapshots share a machine with other jobs."),
     "completion": Place("completion", "completion", "Print a shell's completion script."),
 }
 

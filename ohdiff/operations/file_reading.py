@@ -11,14 +11,15 @@ import os
 import queue
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
 from ohdiff.buffers import BufferPool, PooledBuffer
 from ohdiff.chunking.containers import may_be_container
-from ohdiff.chunking.engine import Engine
+from ohdiff.chunking.engine import Engine, cut_and_hash_segments, cut_and_hash_stream
 from ohdiff.filesystem import (
     DirectoryHandle,
     FileStatus,
@@ -27,6 +28,8 @@ from ohdiff.filesystem import (
     read_files,
     read_status,
 )
+from ohdiff.scheduling.pace import UNPACED, Pace
+from ohdiff.scheduling.page_cache import left_as_found
 
 from .container_reading import ContainerLayout, grouped, read_group, read_layout
 from .tree_writer import OpenLeaf
@@ -118,8 +121,13 @@ class StreamEnd:
     has_changed: bool
 
 
-def read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> BatchResult:
-    """Read, cut and hash a batch; runs in a worker."""
+def read_batch(batch: FileBatch, engine: Engine, pool: BufferPool, pace: Pace = UNPACED) -> BatchResult:
+    """Read, cut and hash a batch, as one unit of work; runs in a worker."""
+    with pace.unit(batch.size):
+        return _read_batch(batch, engine, pool)
+
+
+def _read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> BatchResult:
     buffer = pool.take(batch.size)
     data = memoryview(buffer.data)[: batch.size]
     statuses = read_files(
@@ -130,8 +138,7 @@ def read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> BatchResul
         0,
     )
     ends = array("Q", accumulate(batch.sizes)).tobytes()
-    cut_bytes, count_bytes = engine.cut_segments(data, ends)
-    ids = engine.hash_chunks(data, cut_bytes)
+    cut_bytes, count_bytes, ids = cut_and_hash_segments(engine, data, ends)
     return BatchResult(Piece(buffer, array("Q", cut_bytes).tolist(), ids), array("I", count_bytes).tolist(), statuses)
 
 
@@ -148,13 +155,17 @@ def is_read_alone(name: bytes, size: int, *, has_holes: bool) -> bool:
 class FilePieces:
     """One file read, cut and hashed piece by piece: iterating gives the pieces, then `end` is set."""
 
-    def __init__(self, handle: DirectoryHandle, name: bytes, engine: Engine, pool: BufferPool) -> None:
+    def __init__(
+        self, handle: DirectoryHandle, name: bytes, engine: Engine, pool: BufferPool, pace: Pace = UNPACED
+    ) -> None:
+        self._pace = pace
         self._handle = handle
         self._name = name
         self._engine = engine
         self._pool = pool
         self._piece_size = max(BATCH_SIZE_BYTES, 2 * engine.rule.max_size)
         self._size_read = 0
+        self._passed: Callable[[int], None] | None = None
         self.end: StreamEnd | None = None
 
     def __iter__(self) -> Iterator[Piece]:
@@ -166,12 +177,13 @@ class FilePieces:
             layout = None
             if not has_holes and is_container(self._name, status.size):
                 layout = read_layout(fd, status.size)
-            if layout is None:
-                reader = _ExtentReader(fd, extents)
-                yield from self._cut(reader)
-                self._size_read = reader.size
-            else:
-                yield from self._cut_container(fd, layout)
+            with left_as_found(fd, status.size) if self._pace.leaves_page_cache else nullcontext() as self._passed:
+                if layout is None:
+                    reader = _ExtentReader(fd, extents)
+                    yield from self._cut(reader)
+                    self._size_read = reader.size
+                else:
+                    yield from self._cut_container(fd, layout)
             after = read_status(fd)
         finally:
             os.close(fd)
@@ -194,11 +206,13 @@ class FilePieces:
                 yield from self._cut(reader)
                 size = reader.size
             else:
-                buffer, cuts, chunk_rows, size = read_group(fd, layout, rows, self._engine, self._pool)
+                with self._pace.unit(last.end - first.start):
+                    buffer, cuts, chunk_rows, size = read_group(fd, layout, rows, self._engine, self._pool)
+                    ids = self._engine.hash_chunks(memoryview(buffer.data)[:size], array("Q", cuts)) if cuts else b""
+                self._pass(last.end)
                 if not cuts:
                     buffer.release()
                     return
-                ids = self._engine.hash_chunks(memoryview(buffer.data)[:size], array("Q", cuts))
                 yield Piece(buffer, cuts, ids, layout, chunk_rows)
             self._size_read += size
             if size < last.end - first.start:
@@ -209,15 +223,20 @@ class FilePieces:
         carry = b""
         while not reader.is_done:
             buffer = self._pool.take(self._piece_size)
-            with reader.read_into(buffer.data, carry) as data:
-                cut_bytes = self._engine.cut_stream(data, reader.is_done)
+            with self._pace.unit(self._piece_size), reader.read_into(buffer.data, carry) as data:
+                cut_bytes, ids = cut_and_hash_stream(self._engine, data, reader.is_done)
                 cuts = array("Q", cut_bytes).tolist()
-                ids = self._engine.hash_chunks(data, cut_bytes)
                 carry = bytes(data[cuts[-1] if cuts else 0 :])
+            self._pass(reader.offset)
             if cuts:
                 yield Piece(buffer, cuts, ids)
             else:
                 buffer.release()
+
+    def _pass(self, end: int) -> None:
+        """The file was read up to here: what its reading brought into the page cache may go."""
+        if self._passed is not None:
+            self._passed(end)
 
 
 class FileStream:
@@ -290,6 +309,7 @@ class _ExtentReader:
         self._fd = fd
         self._extents = list(reversed(extents))
         self.size = 0
+        self.offset = 0
 
     @property
     def is_done(self) -> bool:
@@ -314,4 +334,5 @@ class _ExtentReader:
         elif start + count < end:
             self._extents.append((start + count, end))
         self.size += count
+        self.offset = start + count
         return count

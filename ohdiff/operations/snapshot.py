@@ -22,6 +22,7 @@ from ohdiff.repository.chunk_writer import ChunkSink
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot, save_snapshot
+from ohdiff.scheduling.pace import UNPACED, Pace
 from ohdiff_format.snapshot import Snapshot, Statistics
 from ohdiff_format.tree import Content
 
@@ -52,6 +53,7 @@ class SnapshotOptions:
     readers, encoders : background threads.
     queue_depth : blocks in flight; each holds up to 16 MiB.
     excludes : the rules in words, to be kept in the snapshot.
+    pace : says when a unit of work may run.
     """
 
     time_ns: int
@@ -69,6 +71,7 @@ class SnapshotOptions:
     queue_depth: int = 2
     rules: DirectoryRules = field(default_factory=KeepAll)
     excludes: tuple[str, ...] = ()
+    pace: Pace = UNPACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def make_snapshot(
         tensors = None
         if bases is not None and options.level is not None:
             tensors = TensorBases(bases, repository.chunk_id_key, options.level)
-        files = FileTaker(engine, sink, writer, readers, observer, bases, tensors)
+        files = FileTaker(engine, sink, writer, readers, observer, bases, tensors, options.pace)
         parent = None if options.is_forced else options.parent
         walk = SnapshotWalk(
             index,
@@ -111,6 +114,7 @@ def make_snapshot(
             writer,
             files,
             observer,
+            pace=options.pace,
             one_file_system=options.one_file_system,
             settled_ns=0 if parent is None else parent.snapshot.started_ns - _CLOCK_TICK_NS,
             is_parent_whole=parent is not None and index.is_whole_for(parent.snapshot_id),

@@ -22,6 +22,7 @@ from ohdiff.chunking.engine import Engine
 from ohdiff.errors import OhdiffError, SourceError
 from ohdiff.filesystem import DirectoryHandle, FileStatus
 from ohdiff.repository.chunk_writer import BaseFinder, ChunkSink
+from ohdiff.scheduling.pace import Pace
 from ohdiff_format.limits import ID_SIZE
 from ohdiff_format.tree import EMPTY_CONTENT, MARK_CHANGED_WHILE_READ, Content, Listing
 
@@ -68,6 +69,7 @@ class FileTaker:
     Parameters
     ----------
     bases, tensors : where to look for what new chunks, and pieces of containers, resemble; None to store them plain.
+    pace : says when a unit of work may run.
 
     Attributes
     ----------
@@ -83,7 +85,9 @@ class FileTaker:
         observer: Observer,
         bases: StoredBases | None,
         tensors: TensorBases | None,
+        pace: Pace,
     ) -> None:
+        self._pace = pace
         self._bases = bases
         self._tensors = tensors
         self._engine = engine
@@ -176,14 +180,18 @@ class FileTaker:
         if not batch.names:
             return
         self._batch = FileBatch()
-        future = self._readers.submit(read_batch, batch, self._engine, self._pool)
+        future = self._readers.submit(read_batch, batch, self._engine, self._pool, self._pace)
         self._enqueue(lambda: self._take_batch(batch, future))
 
     def _submit_stream(self, leaf: OpenLeaf, row: int, handle: DirectoryHandle) -> None:
-        stream = FileStream(FilePieces(handle, leaf.listing.names[row], self._engine, self._pool))
-        self._streams.add(stream)
+        stream = self._stream(handle, leaf.listing.names[row])
         self._readers.submit(stream.run)
         self._enqueue(lambda: self._take_stream(leaf, row, stream))
+
+    def _stream(self, handle: DirectoryHandle, name: bytes) -> FileStream:
+        stream = FileStream(FilePieces(handle, name, self._engine, self._pool, self._pace))
+        self._streams.add(stream)
+        return stream
 
     def _enqueue(self, take: Callable[[], None]) -> None:
         self._in_flight.append(take)
@@ -259,8 +267,7 @@ class FileTaker:
         leaf = run.leaf
         leaf.waiting += 1
         if status < 0:
-            stream = FileStream(FilePieces(run.handle, leaf.listing.names[row], self._engine, self._pool))
-            self._streams.add(stream)
+            stream = self._stream(run.handle, leaf.listing.names[row])
             # A thread of its own: all readers may be waiting for somebody to take the pieces of later files.
             threading.Thread(target=stream.run, name="rereader").start()
             self._take_stream(leaf, row, stream)

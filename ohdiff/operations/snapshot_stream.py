@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ohdiff import __version__, clock
 from ohdiff.buffers import BufferPool
-from ohdiff.chunking.engine import Engine
+from ohdiff.chunking.engine import Engine, cut_and_hash_stream
 from ohdiff.errors import IntegrityError, NoSnapshotError, OhdiffError, StorageError, UsageError
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.chunk_writer import ChunkSink
@@ -127,9 +127,8 @@ def _cut_pieces(engine: Engine, stream: ByteStream) -> Iterator[Piece]:
             filled = len(carry) + _fill(stream, view[len(carry) :])
             is_last = filled < len(view)
             with view[:filled] as data:
-                cut_bytes = engine.cut_stream(data, is_last)
+                cut_bytes, ids = cut_and_hash_stream(engine, data, is_last)
                 cuts = array("Q", cut_bytes).tolist()
-                ids = engine.hash_chunks(data, cut_bytes)
                 carry = bytes(data[cuts[-1] if cuts else 0 :])
         if cuts:
             yield Piece(buffer, cuts, ids)

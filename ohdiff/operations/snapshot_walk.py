@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from ohdiff.filesystem import DirectoryHandle, read_xattrs
 from ohdiff.repository.index import ChunkIndex
+from ohdiff.scheduling.pace import Pace
 from ohdiff_format.limits import ID_PREFIX_SIZE, ID_SIZE
 from ohdiff_format.tree import EMPTY_CONTENT, MARK_INCOMPLETE, Content, Listing
 
@@ -35,6 +36,7 @@ class SnapshotWalk:
 
     Parameters
     ----------
+    pace : says when a unit of work may run.
     one_file_system : whether to stay on the file system of each given path.
     settled_ns : files with a ctime from here on are read again even if they look unchanged: they were written so
         shortly before the parent snapshot that a later write may have left the same times.
@@ -49,6 +51,7 @@ class SnapshotWalk:
         files: FileTaker,
         observer: Observer,
         *,
+        pace: Pace,
         one_file_system: bool,
         settled_ns: int,
         is_parent_whole: bool,
@@ -61,7 +64,7 @@ class SnapshotWalk:
         self._files = files
         self._observer = observer
         self._one_file_system = one_file_system
-        self._source = SourceListing()
+        self._source = SourceListing(pace)
         self.directories = 0
         self.others = 0
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ohdiff.filesystem import DirectoryHandle, EntryColumns, may_have_holes, read_entries
+from ohdiff.scheduling.pace import UNPACED, Pace
 from ohdiff_format.tree import (
     EMPTY_CONTENT,
     LEAF_ENTRIES_MAX,
@@ -30,7 +31,8 @@ class SourceListing:
     errors : entries of the directory at hand that could not be looked at; the caller takes them out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace = UNPACED) -> None:
+        self._pace = pace
         self.uids: set[int] = set()
         self.gids: set[int] = set()
         self.errors: list[EntryError] = []
@@ -58,7 +60,8 @@ class SourceListing:
         self, handle: DirectoryHandle, path: bytes, names: list[bytes], rules: DirectoryRules
     ) -> tuple[Listing, list[int]]:
         """The kept entries among `names`, without xattrs and contents, and the rows of files that may have holes."""
-        entries = read_entries(handle, names, with_xattrs=False)
+        with self._pace.unit():
+            entries = read_entries(handle, names, with_xattrs=False)
         self.errors += entries.errors
         self.uids.update(entries.uids)
         self.gids.update(entries.gids)

@@ -12,6 +12,7 @@ from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.chunk_writer import ChunkSink, ChunkWriter, DrySink
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
+from ohdiff.scheduling.pace import PacedExecutor
 
 from .bases import DEPTH_MAX, StoredBases
 from .resembling import Resembling
@@ -38,7 +39,8 @@ def open_sink(
         return
     level, depth = options.level, options.queue_depth
     with ExitStack() as stack:
-        encoders = stack.enter_context(ThreadPoolExecutor(options.encoders, thread_name_prefix="encoder"))
+        pool = stack.enter_context(ThreadPoolExecutor(options.encoders, thread_name_prefix="encoder"))
+        encoders = PacedExecutor(pool, options.pace)
         if level is None:
             yield ChunkWriter(repository, index, encoders, level=None, queue_depth=depth), None
             return

@@ -39,7 +39,7 @@ class Home:
     def variables(self) -> dict[str, str]:
         """The environment that says so."""
         folders = {f"XDG_{name.upper()}_HOME": str(self.path / name) for name in ("data", "config", "cache")}
-        return {"HOME": str(self.path), **folders}
+        return {"HOME": str(self.path), "XDG_RUNTIME_DIR": str(self.path), **folders}
 
 
 @pytest.fixture

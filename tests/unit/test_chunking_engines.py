@@ -41,13 +41,6 @@ def test_a_demand_is_met_and_said_to_be_one() -> None:
         assert choice.reason == f"engine cpu: as demanded; kernel {kernel}: as demanded"
 
 
-def test_an_engine_that_does_not_exist_yet_is_an_error_and_never_replaced() -> None:
-    with pytest.raises(DeviceError, match="no cuda engine") as caught:
-        select_engine("cuda", "auto", RULE, ID_KEY)
-    assert caught.value.exit_code == EXIT_DEVICE
-    assert caught.value.hint
-
-
 def test_an_unknown_engine_is_wrong_usage() -> None:
     with pytest.raises(UsageError, match="unknown engine"):
         select_engine("opencl", "auto", RULE, ID_KEY)

@@ -17,10 +17,12 @@ from ohdiff.operations.observer import Silent
 from ohdiff.operations.restore import RestoreOptions, RestoreResult, restore
 from ohdiff.operations.restore.options import OverwritePolicy, PathMatcher
 from ohdiff.repository.snapshots import StoredSnapshot
+from ohdiff.scheduling.core import JobClass
 
 from ..access import Access, opened
 from ..allocator import reuse_large_blocks
 from ..environment import processor_count
+from ..manners import announced
 from ..progress import reporting
 from ..selection import select, snapshot_filter
 from ..shared import Output, filter_options, shared
@@ -90,7 +92,7 @@ def restore_command(
         )
         if is_deleting and not options.dry_run and not is_sure and _is_home_or_root(target):
             _confirm_deletion(access, selection.stored, options)
-        with reporting(output, "restore") as reporter:
+        with announced(JobClass.INTERACTIVE), reporting(output, "restore") as reporter:
             result = restore(access.repository, access.index, access.chunks, selection.stored, options, reporter)
             seconds = reporter.elapsed_seconds
     _summarize(output, result, selection.stored, options, seconds)

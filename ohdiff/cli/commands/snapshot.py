@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -34,10 +34,13 @@ from ohdiff.operations.snapshot_stream import ByteStream, check_name, make_strea
 from ohdiff.operations.source_paths import resolve_path
 from ohdiff.operations.source_rules import DirectoryRules, KeepAll
 from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, read_snapshots
+from ohdiff.scheduling.governor import UNKNOWN_BYTES
+from ohdiff.scheduling.pace import Pace
 
 from .. import environment
 from ..access import Access, opened, own_folders
 from ..compression import compression_option
+from ..manners import Manners, governed, manners_options
 from ..progress import Reporter, reporting
 from ..selection import split_tags, tell_damaged
 from ..shared import Output, engine_options, shared
@@ -70,6 +73,15 @@ class Request:
     compression: tuple[int | None]
     engine_name: str
     kernel: str
+    priority: str
+    max_impact: float
+    deadline: str | None
+    device_share: float
+
+    @property
+    def manners(self) -> Manners:
+        """How much it may be noticed."""
+        return Manners(self.priority, self.max_impact, self.deadline, self.device_share)
 
 
 @click.command("snapshot")
@@ -103,6 +115,7 @@ class Request:
 @click.option("--memory", metavar="SIZE", help="Most memory to use.")
 @compression_option
 @engine_options
+@manners_options
 @shared(dry_run=True)
 def snapshot(output: Output, **options: object) -> int:
     """Snapshot files and folders (alias: backup).
@@ -131,9 +144,10 @@ def _snapshot_paths(output: Output, request: Request) -> int:
         options = _options(output, request, access, paths, listed.stored)
         with ExitStack() as stack:
             reporter = stack.enter_context(reporting(output, "snapshot"))
+            options = replace(options, pace=stack.enter_context(_governed(request, options, reporter)))
             for error in missing:
                 reporter.error(error)
-            if reporter.is_showing:
+            if reporter.is_showing or request.deadline is not None:
                 rules = _rules_for_estimate(options.rules)
                 estimate = SourceEstimate(paths, rules, one_file_system=options.one_file_system)
                 reporter.estimate = stack.enter_context(estimate)
@@ -196,6 +210,16 @@ def _options(
         rules=CompleteRules(rules) if request.only_complete else rules,
         excludes=(*_excludes_in_words(excludes), *(["--only-complete"] if request.only_complete else [])),
     )
+
+
+def _governed(request: Request, options: SnapshotOptions, reporter: Reporter) -> AbstractContextManager[Pace]:
+    def remaining_bytes() -> int:
+        """What is left by the estimate, which grows while it counts."""
+        estimate = reporter.estimate
+        return UNKNOWN_BYTES if estimate is None else max(1, estimate.size - reporter.last.bytes_done)
+
+    # One thread more walks.
+    return governed(request.manners, options.readers + options.encoders + 1, reporter.note, remaining_bytes)
 
 
 def _rules_for_estimate(rules: DirectoryRules) -> DirectoryRules:
@@ -295,7 +319,10 @@ def _snapshot_stream(output: Output, request: Request) -> int:
         engine = access.engine(request.engine_name, request.kernel)
         listed = read_snapshots(access.repository)
         options = _options(output, replace(request, excludes=()), access, [b"/" + name], listed.stored)
-        with reporting(output, "snapshot") as reporter, _source(request) as source:
+        with ExitStack() as stack:
+            reporter = stack.enter_context(reporting(output, "snapshot"))
+            source = stack.enter_context(_source(request))
+            options = replace(options, pace=stack.enter_context(_governed(request, options, reporter)))
             result = make_stream_snapshot(
                 access.repository,
                 access.index,

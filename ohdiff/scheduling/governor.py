@@ -1,0 +1,388 @@
+"""The CPU's driver: threads of a snapshot ask it around each unit of work, and it makes them wait while others need it.
+
+What is a unit is left to those threads: a batch that is read, cut and hashed, or a block that is compressed, some
+milliseconds each. The governor reads the signals, asks the policy when the contract says so, and lets as many threads
+run as are granted. Scavenging processes take turns by the CPU's lease; all others just say that they are at work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from ohdiff import clock
+from ohdiff.errors import DeviceError
+
+from .core import (
+    MS,
+    SECOND,
+    CoRunner,
+    DeviceKind,
+    DeviceView,
+    Host,
+    Job,
+    JobClass,
+    Lateness,
+    Policy,
+    UnitReport,
+    View,
+)
+from .decision_log import DecisionLog
+from .lease import Lease, Stalled
+from .presence import Presence
+from .shared_page import SharedPage
+from .signals import CoRunnerSignals, HostSignals, ThreadTimes
+from .standing import StandingDecision
+
+CPU: Final = "cpu"
+MACHINE: Final = "machine"
+# How often signals are read: by threads at the borders of units, and by the governor's own thread.
+_LOOK_TOLD_NS: Final = 4 * MS  # while a co-runner says what it does
+_LOOK_NS: Final = 20 * MS
+_LOOK_PAUSED_SECONDS: Final = 0.005
+_LOOK_IDLE_SECONDS: Final = 0.1
+# Until a rate was measured; 8 MiB cut, hashed and compressed on one core of 2020 take a little less.
+_RATE_FIRST_BYTES_PER_S: Final = 150_000_000
+_RATE_WEIGHT: Final = 16
+UNKNOWN_BYTES: Final = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorOptions:
+    """What a governor is for.
+
+    Parameters
+    ----------
+    job_class : how much the job matters. Only SCAVENGE follows pressure and co-runners; the others give way to better
+        ohdiff processes and to nobody else.
+    cores : the processors that we may use, by number.
+    threads : the most threads that the job has at work.
+    folder : where processes of this user meet, None to work without lease and hints.
+    share_milli : the most of its time that each thread is at work, in thousandths.
+    deadline_ns : by the monotonic clock, when the job should be done.
+    remaining_bytes : asked for what is left to do.
+    """
+
+    job_class: JobClass
+    cores: frozenset[int]
+    threads: int
+    folder: Path | None = None
+    share_milli: int = 1000
+    deadline_ns: int | None = None
+    remaining_bytes: Callable[[], int] = lambda: UNKNOWN_BYTES
+
+
+@dataclass(slots=True)
+class GovernorCounts:
+    """What became of it: units run, and how long nothing was let run that wanted to."""
+
+    units: int = 0
+    paused_ns: int = 0
+
+
+class Governor:
+    """Lets threads run units; a context manager that is left when the job is done.
+
+    Parameters
+    ----------
+    policy : decides.
+    log : gets every decision.
+    note : told in words what a user should know, each thing once.
+
+    Attributes
+    ----------
+    counts : so far.
+    leaves_page_cache : whether files should be read without leaving them in the page cache.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        options: GovernorOptions,
+        *,
+        log: DecisionLog | None = None,
+        note: Callable[[str], None] = lambda message: None,
+        now: Callable[[], int] = clock.monotonic_ns,
+        host: Callable[[int], Host] | None = None,
+    ) -> None:
+        self._options = options
+        self._is_scavenging = self.leaves_page_cache = options.job_class is JobClass.SCAVENGE
+        self._standing = StandingDecision(policy, log)
+        self._note = note
+        self._now = now
+        self._host = host or HostSignals(options.cores).read
+        self._others = _Others(options, note, now)
+        self._times = ThreadTimes()
+        self._arrived_ns = now()
+        self._rate = _RATE_FIRST_BYTES_PER_S * min(options.threads, max(1, len(options.cores)))
+        self._last: UnitReport | None = None
+        self._served_ns = 0
+        self._turn = threading.Condition()
+        self._wanted = threading.Event()
+        self._is_over = False
+        self._active = self._waiting = self._allowed = 0
+        self._paused_since_ns = -1
+        self._look_at_ns = 0
+        self._own = _Own()
+        self._told: set[str] = set()
+        self.counts = GovernorCounts()
+        self._thread = threading.Thread(target=self._watch, name="governor", daemon=True)
+
+    def __enter__(self) -> Self:
+        with self._turn:
+            self._look(self._now())
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._turn:
+            self._is_over = True
+            self._turn.notify_all()
+        self._wanted.set()
+        self._thread.join()
+        self._others.close()
+
+    @contextmanager
+    def unit(self, size_bytes: int = 0) -> Iterator[None]:
+        """One unit of work of about so many bytes; waits first, for as long as others need the machine.
+
+        Not to be held while waiting for another thread that needs a unit.
+        """
+        self._enter()
+        began_ns = self._now()
+        ran_ns, waited_ns = self._times.read()
+        try:
+            yield
+        finally:
+            ran_to_ns, waited_to_ns = self._times.read()
+            self._leave(size_bytes, began_ns, ran_to_ns - ran_ns, waited_to_ns - waited_ns)
+
+    def _enter(self) -> None:
+        with self._turn:
+            now_ns = self._now()
+            if now_ns >= self._look_at_ns:
+                self._look(now_ns)
+            while not (self._is_over or self._may_start()):
+                self._wait()
+            self._active += 1
+
+    def _may_start(self) -> bool:
+        return self._active < self._allowed and self._now() >= self._own.not_before_ns
+
+    def _wait(self) -> None:
+        self._waiting += 1
+        self._wanted.set()
+        gap_ns = self._own.not_before_ns - self._now() if self._active < self._allowed else 0
+        try:
+            self._turn.wait(gap_ns / SECOND if gap_ns > 0 else None)
+        finally:
+            self._waiting -= 1
+
+    def _leave(self, size_bytes: int, began_ns: int, ran_ns: int, waited_ns: int) -> None:
+        with self._turn:
+            now_ns = self._now()
+            self._active -= 1
+            self.counts.units += 1
+            self._served_ns += ran_ns
+            self._learn_rate(size_bytes, ran_ns)
+            self._last = UnitReport(now_ns, ran_ns + waited_ns, max(1, ran_ns))
+            self._standing.note_unit(CPU, self._last)
+            self._keep_gap(now_ns, now_ns - began_ns)
+            if now_ns >= self._look_at_ns or (self._active == 0 and (self._allowed == 0 or self._others.is_wanted)):
+                self._look(now_ns)
+            self._turn.notify()
+
+    def _keep_gap(self, now_ns: int, took_ns: int) -> None:
+        """This thread's pause after a unit, in proportion: units on a CPU are as long as they are."""
+        grant, share_milli = self._standing.grant(CPU), self._options.share_milli
+        gap_ns = took_ns * (1000 - share_milli) // share_milli
+        if grant is not None:
+            gap_ns = max(gap_ns, took_ns * grant.gap_ns // max(1, grant.unit_ns))
+        self._own.not_before_ns = now_ns + gap_ns
+
+    def _learn_rate(self, size_bytes: int, ran_ns: int) -> None:
+        if size_bytes > 0 and ran_ns > 0:
+            newest = size_bytes * SECOND // ran_ns * min(self._options.threads, max(1, len(self._options.cores)))
+            self._rate += (newest - self._rate) // _RATE_WEIGHT
+
+    def _look(self, now_ns: int) -> None:
+        """Read the signals, decide if it is time, and let threads go; the caller holds the lock."""
+        self._look_at_ns = now_ns + (_LOOK_TOLD_NS if self._others.are_telling else _LOOK_NS)
+        try:
+            allowed = self._decide(now_ns)
+        except (DeviceError, OSError) as error:
+            self._tell("broken", f"{error}; others are given way to no more")
+            allowed, self._is_over = self._options.threads, True
+        if allowed > self._allowed or self._is_over:
+            self._turn.notify_all()
+        self._allowed = allowed
+        self._count_pause(now_ns)
+
+    def _decide(self, now_ns: int) -> int:
+        """How many threads may run."""
+        is_ours = self._keep_lease()
+        self._refresh(now_ns)
+        if not is_ours and (is_ours := self._keep_lease()):
+            # What was granted before the lease was ours was only leave to queue for it.
+            self._refresh(now_ns)
+        grant = self._standing.grant(CPU)
+        if grant is None or not is_ours:
+            return 0
+        return grant.threads if self._is_scavenging else self._options.threads
+
+    def _keep_lease(self) -> bool:
+        return self._others.keep_lease(wants=self._standing.grant(CPU) is not None, is_idle=self._active == 0)
+
+    def _refresh(self, now_ns: int) -> None:
+        if self._standing.refresh(now_ns, self._view(now_ns)):
+            for late in self._standing.decision.late:
+                self._tell("late", _in_words(late))
+
+    def _view(self, now_ns: int) -> View:
+        options = self._options
+        job = Job(
+            job=1,
+            job_class=options.job_class,
+            arrived_ns=self._arrived_ns,
+            bytes_left=max(1, options.remaining_bytes()),
+            served_ns=self._served_ns,
+            deadline_ns=options.deadline_ns,
+        )
+        device = DeviceView(
+            CPU,
+            DeviceKind.CPU,
+            max(1, self._rate),
+            is_leased=self._others.is_leased,
+            peer_class=self._others.peer_class,
+            in_flight=self._active,
+            last_unit=self._last,
+            served_ns=self._served_ns,
+            threads_max=options.threads,
+        )
+        if not self._is_scavenging:
+            return View((job,), (device,))
+        return View((job,), (device,), self._others.co_runners(now_ns), self._host(now_ns))
+
+    def _count_pause(self, now_ns: int) -> None:
+        is_paused = self._waiting > 0 and self._active == 0
+        if self._paused_since_ns >= 0:
+            self.counts.paused_ns += now_ns - self._paused_since_ns
+        self._paused_since_ns = now_ns if is_paused else -1
+
+    def _tell(self, topic: str, message: str) -> None:
+        if topic not in self._told:
+            self._told.add(topic)
+            self._note(message)
+
+    def _watch(self) -> None:
+        """Looks for threads that wait, and beats for the lease while no unit ends; the governor's own thread."""
+        while True:
+            with self._turn:
+                if self._is_over:
+                    return
+                self._look(self._now())
+                is_waited_for = self._waiting > 0
+                if is_waited_for and self._active < self._allowed:
+                    self._turn.notify_all()
+                self._wanted.clear()
+            self._wanted.wait(_LOOK_PAUSED_SECONDS if is_waited_for else _LOOK_IDLE_SECONDS)
+
+
+class _Own(threading.local):
+    """What each thread keeps for itself: when its next unit may start."""
+
+    not_before_ns = 0
+
+
+class _Others:
+    """The other processes: those of ohdiff, by lease or presence, and co-runners, by the pages of CPU and machine."""
+
+    def __init__(self, options: GovernorOptions, note: Callable[[str], None], now: Callable[[], int]) -> None:
+        self._note = note
+        self._lease: Lease | None = None
+        self._presence: Presence | None = None
+        self._signals: CoRunnerSignals | None = None
+        self.are_telling = False
+        self._stack = ExitStack()
+        if options.folder is None:
+            return
+        try:
+            self._open(options.folder, options.job_class, now)
+        except DeviceError as error:
+            note(f"{error.message}; nobody else is given way to")
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether nothing but the policy keeps us from the CPU."""
+        return self._lease is None or self._lease.is_held
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another waits for the lease that we hold, and should have it."""
+        return self._lease is not None and self._lease.is_wanted()
+
+    @property
+    def peer_class(self) -> JobClass | None:
+        """The best class of others to whom we should give way."""
+        if self._lease is not None:
+            return self._lease.peer_class
+        return None if self._presence is None else self._presence.peer_class
+
+    def co_runners(self, now_ns: int) -> tuple[CoRunner, ...]:
+        """Who tells of itself."""
+        found = () if self._signals is None else self._signals.read(now_ns)
+        self.are_telling = bool(found)
+        return found
+
+    def keep_lease(self, *, wants: bool, is_idle: bool) -> bool:
+        """Ask for the lease, beat, or give it up at a unit's border; tells whether units may start."""
+        lease = self._lease
+        if lease is None:
+            return True
+        if not lease.is_held:
+            if wants:
+                return lease.request()
+            lease.withdraw()
+            return False
+        lease.beat()
+        is_to_go = lease.is_wanted() if wants else lease.peer_class is not None
+        if not is_to_go:
+            return True
+        if is_idle:
+            lease.release()
+        return False
+
+    def close(self) -> None:
+        """We are done."""
+        self._stack.close()
+
+    def _open(self, folder: Path, job_class: JobClass, now: Callable[[], int]) -> None:
+        if job_class is not JobClass.SCAVENGE:
+            self._presence = self._stack.enter_context(Presence(CPU, job_class, folder, now=now))
+            return
+        self._lease = Lease(CPU, job_class, folder, on_stalled=self._say_stalled, now=now)
+        self._stack.callback(self._lease.close)
+        pages = []
+        for device in (CPU, MACHINE):
+            page = SharedPage.in_folder(folder, device, now)
+            self._stack.callback(page.close)
+            pages.append(page)
+        self._signals = CoRunnerSignals(CPU, pages)
+
+    def _say_stalled(self, stalled: Stalled) -> None:
+        self._note(
+            f"process {stalled.pid}, another ohdiff, has held the CPU's turn for {stalled.silent_ns // SECOND} s "
+            "without a sign of life; waiting for it"
+        )
+
+
+def _in_words(late: Lateness) -> str:
+    minutes, seconds = divmod(late.late_ns // SECOND, 60)
+    return f"the deadline will be missed by about {minutes} min {seconds} s at the rate that can be kept up"

@@ -1,0 +1,1 @@
+"""The simulator: the same policies over simulated devices, resources and co-runners, event by event, by a seed."""

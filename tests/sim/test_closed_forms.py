@@ -1,0 +1,133 @@
+"""The simulator against what is known in closed form: queues, duty cycles, time slices, hysteresis, windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scenarios import cpu_scenario, scenario
+
+from ohdiff.scheduling.simulator.results import RunResult, Spread, compare
+from ohdiff.scheduling.simulator.run import simulate
+
+MS = 1e6
+
+
+def queue(**more: Any) -> dict[str, Any]:
+    return {"kind": "queue", "device": "gpu0", "per_s": 700, "service_ms": 1.0, **more}
+
+
+def duty(pct: float, burst_ms: float = 50, **more: Any) -> dict[str, Any]:
+    return {"kind": "duty", "device": "gpu0", "windows": [[0, pct]], "burst_ms": burst_ms, **more}
+
+
+def figure(run: RunResult, name: str) -> Spread:
+    return run.co_runners[0].figures[name]
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_a_queue_with_fixed_service_waits_as_pollaczek_and_khinchine_say(load: float) -> None:
+    run = simulate(scenario(queue(per_s=load * 1000), jobs=(), seconds=200))
+    expected_ms = 1 + load / (2 * (1 - load))
+    assert figure(run, "latency").mean / MS == pytest.approx(expected_ms, rel=0.04)
+    assert run.co_runners[0].busy_ns / run.simulated_ns == pytest.approx(load, rel=0.02)
+
+
+def test_a_queue_with_random_service_has_an_exponential_time_in_system() -> None:
+    latency = figure(simulate(scenario(queue(per_s=500, random_service=True), jobs=(), seconds=400)), "latency")
+    assert latency.mean / MS == pytest.approx(2, rel=0.05)
+    assert latency.p99 / latency.mean == pytest.approx(4.605, rel=0.07)
+
+
+@pytest.mark.parametrize("pct", [7, 33, 80])
+def test_a_duty_cycle_is_busy_for_its_share(pct: float) -> None:
+    run = simulate(scenario(duty(pct), jobs=(), seconds=400))
+    assert run.co_runners[0].busy_ns / run.simulated_ns == pytest.approx(pct / 100, rel=0.02)
+
+
+def test_two_that_never_pause_take_twice_as_long_on_one_device() -> None:
+    run = simulate(scenario({"kind": "training", "compute_ms": 50, "deviation": 0}, arbiter="none"))
+    assert figure(run, "step").p50 == figure(run, "step").p99 == pytest.approx(100 * MS)
+    assert run.devices[0].harvested_ns / run.simulated_ns == pytest.approx(0.5)
+
+
+def test_a_copy_bound_job_slows_a_kernel_by_what_it_computes_only() -> None:
+    shape = {"resident": False, "kernel_gb_per_s": 400, "copy_gb_per_s": 40, "bus_gb_per_s": 60}
+    run = simulate(
+        scenario(
+            {"kind": "training", "compute_ms": 50, "deviation": 0},
+            accelerator=shape,
+            machine={"disk_gb_per_s": 100, "memory_gb_per_s": 1000},
+            arbiter="none",
+            depth=2,
+        )
+    )
+    assert figure(run, "step").p50 == pytest.approx(55 * MS)
+
+
+def test_all_idle_time_but_the_hysteresis_is_taken_and_nobody_waits_for_more_than_a_unit() -> None:
+    tells = duty(50, 50, tells=True)
+    run = simulate(scenario(tells, seconds=100, arbiter="priority"))
+    alone = simulate(scenario(tells, seconds=100, jobs=()))
+    comparison = compare(run, alone)
+    # A cycle of 50 ms and 50 ms becomes one of 101: of the pause 2 ms are left, and half a unit is still in flight at
+    # its end, which takes 1 ms of the device from the burst.
+    assert comparison.harvests[0].of_idle == pytest.approx((48 + 1) / 101 / 0.5, abs=0.005)
+    assert comparison.impacts[0].mean == pytest.approx(51 / 50, abs=0.002)
+    assert run.yields.most <= 4 * MS + 10
+    assert run.yields.mean == pytest.approx(2 * MS, rel=0.1)  # half a unit, at half speed
+
+
+@pytest.mark.parametrize(("unit_ms", "depth"), [(1, 1), (2, 2), (5, 4)])
+def test_units_in_flight_bound_the_wait_of_a_co_runner(unit_ms: float, depth: int) -> None:
+    run = simulate(scenario(duty(30, tells=True), arbiter="priority", unit_ms=unit_ms, depth=depth, seconds=60))
+    assert run.yields.count > 100
+    assert run.yields.most <= 2 * unit_ms * depth * MS + 10
+
+
+def test_launches_cost_their_share_alone_with_one_unit_in_flight() -> None:
+    for depth, expected in ((1, 2 / 2.1), (2, 1.0)):
+        run = simulate(scenario(accelerator={"launch_us": 100}, depth=depth))
+        assert run.devices[0].harvested_ns / run.simulated_ns == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_share_of_the_device_is_kept_to() -> None:
+    run = simulate(scenario(arbiter="none", device_share_pct=20))
+    assert run.devices[0].harvested_ns / run.simulated_ns == pytest.approx(0.2, rel=0.01)
+
+
+def test_a_job_takes_its_bytes_over_the_slowest_part() -> None:
+    shape = {"resident": False, "kernel_gb_per_s": 400, "copy_gb_per_s": 40, "bus_gb_per_s": 60}
+    machine = {"disk_gb_per_s": 5, "memory_gb_per_s": 100}
+    run = simulate(scenario(jobs=({"size_gb": 20},), accelerator=shape, machine=machine, arbiter="none", depth=2))
+    assert run.jobs[0].took_ns == pytest.approx(4e9, rel=1e-6)
+
+
+def test_niceness_leaves_a_co_runner_its_core() -> None:
+    worker = {"kind": "training", "device": "cpu", "compute_ms": 10, "deviation": 0, "cores": 2}
+    steps = {
+        nice: figure(simulate(cpu_scenario(worker, arbiter="none", nice=nice)), "step").p50 / MS for nice in (0, 19)
+    }
+    assert steps[0] == pytest.approx(20)
+    assert steps[19] == pytest.approx(10 * (1 + 15 / 1024), rel=0.001)
+
+
+def test_where_others_use_all_cores_we_use_none() -> None:
+    worker = {"kind": "training", "device": "cpu", "compute_ms": 10, "deviation": 0, "cores": 2}
+    run = simulate(cpu_scenario(worker, seconds=60))
+    assert run.devices[0].harvested_ns / run.simulated_ns < 0.02
+
+
+def test_a_probe_finds_what_nobody_tells() -> None:
+    quiet = duty(30, 200)
+    run = simulate(scenario(quiet, seconds=200, arbiter="stretch"))
+    comparison = compare(run, simulate(scenario(quiet, seconds=200, jobs=())))
+    assert comparison.impacts[0].mean < 1.04
+    assert comparison.harvests[0].of_idle > 0.75  # pauses grow to 160 ms, and one is left over from each burst
+
+
+@pytest.mark.parametrize("window_ms", [170, 1000])
+def test_windows_react_within_two_of_their_lengths(window_ms: float) -> None:
+    step = {"kind": "duty", "device": "gpu0", "windows": [[0, 0], [30, 95], [60, 0], [89, 50]], "burst_ms": 50}
+    run = simulate(scenario(step, seconds=90, accelerator={"telemetry_window_ms": window_ms}, arbiter="telemetry"))
+    assert 59 - 2 * window_ms / 1000 < run.devices[0].harvested_ns / 1e9 < 60 + 2 * window_ms / 1000
