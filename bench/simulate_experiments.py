@@ -339,6 +339,10 @@ def whole_days(bench: Bench) -> list[Row]:
 
 
 EXPERIMENTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
+    "impact": (
+        "Co-runner impact and harvest by policy (chart: conversation-trace)",
+        lambda bench: co_runner_impact(bench)[0],
+    ),
     "units": ("Length of a unit and units in flight (code-trace, told)", unit_sweep),
     "step": ("A step of load", load_step),
     "jobs": ("Several jobs of ours", several_jobs),
@@ -405,52 +409,47 @@ def plot_units(path: Path, rows: Sequence[Row]) -> None:
     figure.savefig(path, dpi=120)
 
 
+def run_experiment(name: str, bench: Bench, output: Path) -> dict[str, Any]:
+    """One experiment's part of the results; its charts are written beside them."""
+    start = time.process_time()
+    title, experiment = EXPERIMENTS[name]
+    charts = {"impact": ".impact.png", "units": ".units.png"}
+    part: dict[str, Any] = {"title": title}
+    if name in charts:
+        part["chart"] = output.name + charts[name]
+    chart = output.with_name(part.get("chart", ""))
+    if name == "impact":
+        part["rows"], comparisons = co_runner_impact(bench)
+        write_plot(chart, comparisons)
+    else:
+        part["rows"] = experiment(bench)
+    if name == "units":
+        plot_units(chart, part["rows"])
+    return {**part, "seconds": time.process_time() - start}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the traces")
     parser.add_argument("-o", "--output", type=Path, required=True, help="results, without suffix")
-    parser.add_argument("--only", action="append", help="impact, " + ", ".join(EXPERIMENTS))
+    parser.add_argument("--only", action="append", choices=list(EXPERIMENTS), help="leave the others as they are")
     options = parser.parse_args()
-    bench = Bench(options.data)
-    machine = describe_machine()
+    bench, machine = Bench(options.data), describe_machine()
     command = shlex.join(["python", "bench/simulate_experiments.py", "--data", "DIR", "-o", "NAME"])
-    results: dict[str, Any] = {
-        "simulated": True,
-        "command": command,
-        "machine": machine,
-        "machine line": machine_line(machine),
-        "experiments": {},
-    }
-    experiments = results["experiments"]
     target = options.output.with_name(options.output.name + ".json")
-    if options.only and target.exists():  # the other experiments stay as they are
-        experiments.update(json.loads(target.read_text())["experiments"])
-    if not options.only or "impact" in options.only:
-        start = time.process_time()
-        rows, comparisons = co_runner_impact(bench)
-        chart = options.output.with_name(options.output.name + ".impact.png")
-        write_plot(chart, comparisons)
-        title = "Co-runner impact and harvest by policy (chart: conversation-trace)"
-        experiments["impact"] = {
-            "title": title,
-            "rows": rows,
-            "chart": chart.name,
-            "seconds": time.process_time() - start,
+    old = json.loads(target.read_text())["experiments"] if options.only and target.exists() else {}
+    for name in options.only or EXPERIMENTS:
+        old[name] = run_experiment(name, bench, options.output)
+        print(f"{name}: {old[name]['seconds']:.0f} s", flush=True)
+        results = {
+            "simulated": True,
+            "command": command,
+            "machine": machine,
+            "machine line": machine_line(machine),
+            "experiments": {name: old[name] for name in EXPERIMENTS if name in old},
         }
-        print("impact", time.process_time() - start, flush=True)
-    for name, (title, experiment) in EXPERIMENTS.items():
-        if options.only and name not in options.only:
-            continue
-        start = time.process_time()
-        rows = experiment(bench)
-        experiments[name] = {"title": title, "rows": rows, "seconds": time.process_time() - start}
-        print(name, time.process_time() - start, flush=True)
-        if name == "units":
-            chart = options.output.with_name(options.output.name + ".units.png")
-            plot_units(chart, rows)
-            experiments[name]["chart"] = chart.name
-    target.write_text(json.dumps(results, indent=1) + "\n")
-    options.output.with_name(options.output.name + ".md").write_text(markdown(results))
+        target.write_text(json.dumps(results, indent=1) + "\n")
+        options.output.with_name(options.output.name + ".md").write_text(markdown(results))
 
 
 if __name__ == "__main__":

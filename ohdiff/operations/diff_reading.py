@@ -6,7 +6,6 @@ What a file holds is told in the thread that asked, in the order in which files 
 from __future__ import annotations
 
 import os
-import resource
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from ohdiff.chunking.engine import Engine
 from ohdiff.filesystem import DirectoryHandle
 from ohdiff_format.limits import ID_SIZE
 
+from .descriptors import descriptor_share
 from .file_reading import (
     BATCH_FILES_MAX,
     BATCH_SIZE_BYTES,
@@ -235,8 +235,7 @@ class FolderReader:
 
 def open_folders_max() -> int:
     """How many folders a batch may have open, and how many more are kept open for a while."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _RUNS_MAX if limit == resource.RLIM_INFINITY else max(1, min(_RUNS_MAX, limit // _DESCRIPTOR_SHARE))
+    return descriptor_share(_DESCRIPTOR_SHARE, _RUNS_MAX)
 
 
 def _read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> _Found:

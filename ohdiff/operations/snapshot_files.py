@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +26,7 @@ from ohdiff_format.limits import ID_SIZE
 from ohdiff_format.tree import EMPTY_CONTENT, MARK_CHANGED_WHILE_READ, Content, Listing
 
 from .bases import FileBases, StoredBases
+from .descriptors import descriptor_share
 from .file_reading import (
     BATCH_FILES_MAX,
     BATCH_SIZE_BYTES,
@@ -97,7 +97,7 @@ class FileTaker:
         self._observer = observer
         self._pool = BufferPool(BATCH_SIZE_BYTES, BUFFERS_KEPT)
         self._batch = FileBatch()
-        self._runs_max = _runs_max()
+        self._runs_max = descriptor_share(_DESCRIPTOR_SHARE, _RUNS_MAX)
         self._in_flight: deque[Callable[[], None]] = deque()
         self._streams: set[FileStream] = set()
         self.counts = FileCounts()
@@ -365,11 +365,6 @@ class FileTaker:
     def _show(self, path: bytes) -> None:
         self.progress.current = [path]
         self._observer.progress(self.progress)
-
-
-def _runs_max() -> int:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _RUNS_MAX if limit == resource.RLIM_INFINITY else min(_RUNS_MAX, limit // _DESCRIPTOR_SHARE)
 
 
 def _sizes(cuts: list[int], first: int, last: int) -> list[int]:

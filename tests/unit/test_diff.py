@@ -320,12 +320,14 @@ def test_small_batches_find_the_same(
     assert sides.told.errors == []
 
 
-def test_many_and_deep_folders_need_few_descriptors(sides: Sides, tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 400])
+def test_many_and_deep_folders_need_few_descriptors(sides: Sides, tmp_path: Path, others: int) -> None:
     deep = Path(*["d"] * 150)
     for number, name in enumerate("ab"):
         for folder in range(200):
             write(tmp_path / name / f"{folder:03}" / "file", b"%d of %d" % (number, folder))
         write(tmp_path / name / deep / "file", b"%d" % number)
+    held = [os.open(tmp_path, os.O_RDONLY) for _ in range(others)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, hard))
     try:
@@ -336,6 +338,8 @@ def test_many_and_deep_folders_need_few_descriptors(sides: Sides, tmp_path: Path
         assert sum(len(content_change(change).lines or ()) for change in result.changes) >= 201
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held:
+            os.close(fd)
 
 
 def test_a_file_that_changes_after_it_was_listed_is_read_as_it_is_then(

@@ -90,12 +90,14 @@ class Laxity:
         return Zone.CAPPED if is_capped else Zone.FULL
 
     def _warn(self, view: View, job: Job, rate: _Rate, left_ns: int, draft: Draft) -> None:
-        """Say so when even the last zone does not make it; what was achieved is added to what is taken by right."""
+        """Say so when even a high estimate of what was achieved, with the share by right on top, does not make it."""
+        whole_rate = sum(device.rate_bytes_per_s for device in view.devices)
         accelerator_rate = sum(each.rate_bytes_per_s for each in view.devices if each.kind is not DeviceKind.CPU)
-        cpu_rate = sum(each.rate_bytes_per_s for each in view.devices if each.kind is DeviceKind.CPU)
-        by_right = cpu_rate + accelerator_rate * self._limits.impact_milli_max // 1000
-        expected = rate.mean if rate.windows else (cpu_rate + accelerator_rate) // 2
-        need_ns = finish_ns(job.bytes_left, max(by_right, min(expected + by_right, cpu_rate + accelerator_rate)))
+        high_rate = whole_rate
+        if rate.windows:
+            error = QUANTILE_MILLI * isqrt(rate.variance // rate.windows) // 1000
+            high_rate = rate.mean + error + accelerator_rate * self._limits.impact_milli_max // 1000
+        need_ns = finish_ns(job.bytes_left, min(high_rate, whole_rate))
         if need_ns > left_ns:
             draft.late.append(Lateness(job.job, need_ns - left_ns))
 

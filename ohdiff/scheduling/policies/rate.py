@@ -45,7 +45,7 @@ TGS_LIMITS = RateLimits(loss_milli_max=30, shrink_milli_at=30, grow_milli=40, pe
 class _State:
     share_milli: int = 0
     alone_ns: int = 0  # the undisturbed step time, a sum of reports while it is being learned
-    learned: int = 0
+    learned: int = -1  # the first report is of steps that we may have disturbed, and is not learned from
     bad_rounds: int = 0
     seen_steps: int = 0
     changed_ns: int = -SECOND
@@ -85,14 +85,15 @@ class ReportedRate:
         loss_milli = max(0, 1000 - state.alone_ns * 1000 // co_runner.step_ns)
         bad_rounds = state.bad_rounds + 1 if loss_milli > limits.relearn_milli_at else 0
         if bad_rounds >= limits.relearn_rounds:
-            return _State(0, 0, 0, 0, co_runner.steps, now_ns)
+            return _State(seen_steps=co_runner.steps, changed_ns=now_ns)
         share_milli = self._share(state.share_milli, loss_milli)
         # A step that is faster than ever pulls the undisturbed time down, slowly, as steps vary by themselves.
         faster_ns = max(0, state.alone_ns - co_runner.step_ns) // 16
         return _State(share_milli, state.alone_ns - faster_ns, state.learned, bad_rounds, co_runner.steps, now_ns)
 
     def _learning(self, now_ns: int, co_runner: CoRunner, state: _State) -> _State:
-        total_ns, learned = state.alone_ns + co_runner.step_ns, state.learned + 1
+        learned = state.learned + 1
+        total_ns = state.alone_ns + co_runner.step_ns if learned else 0
         is_done = learned == self._limits.learn_rounds
         share_milli = self._limits.grow_milli if is_done else 0
         return _State(share_milli, total_ns // learned if is_done else total_ns, learned, 0, co_runner.steps, now_ns)

@@ -136,8 +136,10 @@ class Engine:
         shares = [presence.rate * table.share_of(presence.model.demand, cores) for presence in busy]
         self._others_cores = sum(shares) * self._machine.plan.cores
         shares.extend(stream.rate * table.share_of(stream.demand, cores) for stream in flowing)
+        on_cores = [presence.rate for presence in busy if presence.model.device == CPU]
+        on_cores.extend(stream.rate for stream in flowing if stream.device == CPU)
         # Whoever waits for a disk or for memory does not wait for a core.
-        self._is_short = sum(shares) > STRETCHED_RATE
+        self._is_short = sum(shares) > STRETCHED_RATE and any(rate < STRETCHED_RATE for rate in on_cores)
 
     def _next_ns(self) -> int:
         now_ns = self.now_ns
