@@ -417,7 +417,7 @@ def run_experiment(name: str, bench: Bench, output: Path) -> dict[str, Any]:
     part: dict[str, Any] = {"title": title}
     if name in charts:
         part["chart"] = output.name + charts[name]
-    chart = output.with_name(part.get("chart", ""))
+    chart = output.with_name(part.get("chart", output.name))
     if name == "impact":
         part["rows"], comparisons = co_runner_impact(bench)
         write_plot(chart, comparisons)

@@ -55,7 +55,9 @@ def manners_options(function: Any) -> Any:
             help="Work at most this share of the time.",
         ),
         click.option(
-            "--deadline", metavar="TIME", help="Be done by then, or after so long: 06:30 hours are 6h30m. Says if not."
+            "--deadline",
+            metavar="TIME",
+            help="Be done by then (an ISO 8601 time), or after so long (6h30m).",
         ),
         click.option(
             "--max-impact",
