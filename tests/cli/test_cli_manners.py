@@ -67,8 +67,7 @@ def test_a_snapshot_waits_for_the_restore(run: Run, home: Home, large: Path) -> 
 def test_a_scavenging_snapshot_waits_for_a_busy_job(run: Run, home: Home, large: Path) -> None:
     hint = DeviceHint("machine", folder=str(home.path / "ohdiff"))
     done: list[Result] = []
-    # The deadline is far enough to wait at first, and near enough to end the test on a machine that is never idle.
-    command = ("snapshot", large, "--priority", "scavenge", "--deadline", "8s")
+    command = ("snapshot", large, "--priority", "scavenge")
     thread = threading.Thread(target=lambda: done.append(run(*command)))
     with hint.busy():
         thread.start()
