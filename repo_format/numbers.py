@@ -7,9 +7,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-import zstandard
-
-from .envelope import Buffer, check_frame
+from .envelope import Buffer, check_frame, decompress_frame
 from .errors import FormatError, UnknownFeatureError
 from .limits import BLOCK_SIZE_BYTES_MAX
 
@@ -140,14 +138,4 @@ def _decode_plane(codec: int, data: memoryview, target: memoryview) -> None:
     elif codec == PLANE_CONSTANT:
         target[:] = bytes(data) * len(target)
     else:
-        _decode_frame(data, target)
-
-
-def _decode_frame(data: memoryview, target: memoryview) -> None:
-    try:
-        plane = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise FormatError(f"a plane does not decode: {error}") from error
-    if len(plane) != len(target):
-        raise FormatError("a plane gave another size than declared")
-    target[:] = plane
+        target[:] = decompress_frame(data, len(target))

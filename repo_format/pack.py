@@ -34,6 +34,12 @@ NUMBER_TRAILER: Final = 2**64 - 2
 _TRAILER: Final = struct.Struct("<Q")
 TRAILER_SIZE: Final = _TRAILER.size + TAG_SIZE
 
+
+def depth_of(parameters: bytes) -> int:
+    """How many blocks stand one upon the other, out of a block's parameters: 0 for one without any."""
+    return parameters[0] if parameters else 0
+
+
 Size = Annotated[int, msgspec.Meta(ge=0, le=PACK_SIZE_BYTES_MAX)]
 ChunkSize = Annotated[int, msgspec.Meta(ge=0, le=CHUNK_SIZE_BYTES_MAX)]
 
@@ -62,7 +68,7 @@ class BlockRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def depth(self) -> int:
         """How many blocks stand one upon the other: 0 for a block without bases."""
-        return self.parameters[0] if self.parameters else 0
+        return depth_of(self.parameters)
 
 
 BlockTable = Annotated[list[BlockRecord], msgspec.Meta(max_length=BLOCKS_PER_PACK_MAX)]

@@ -58,6 +58,10 @@ class Content(NamedTuple):
         """The ids one by one."""
         return [self.ids[i : i + ID_SIZE] for i in range(0, len(self.ids), ID_SIZE)]
 
+    def pairs(self) -> list[tuple[bytes, int]]:
+        """The (id, length) of each."""
+        return list(zip(self.chunk_ids(), self.sizes, strict=True))
+
 
 EMPTY_CONTENT: Final = Content()
 

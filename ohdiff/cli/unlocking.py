@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import shlex
 import stat
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ohdiff.errors import OhdiffError, UsageError, WrongKeyError
+from ohdiff.operations.opening import parse_key_file
 from ohdiff.repository.keys import KeyFile, Password, Unlock, generate_key_file
-from ohdiff_format.limits import KEY_SIZE
 
 from .environment import variable
 from .output import Output
@@ -49,12 +48,9 @@ def read_key_file(path: Path, output: Output) -> KeyFile:
     """The key in a file; warns when others can read it."""
     data = _read(path, "key file")
     _warn_if_public(path, output)
-    if len(data) == KEY_SIZE:
-        return KeyFile(data)
-    lines = [line.strip() for line in data.splitlines() if line.strip() and not line.startswith(b"#")]
     try:
-        return KeyFile(base64.b64decode(b"".join(lines), validate=True))
-    except (binascii.Error, UsageError) as error:
+        return parse_key_file(data)
+    except UsageError as error:
         raise UsageError(
             f"{path} is not a key file", hint="a key file is a line of base64 that stands for 32 bytes", item=str(path)
         ) from error

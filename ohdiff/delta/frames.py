@@ -16,7 +16,7 @@ _LEVEL: Final = 1
 _HASH_LOG: Final = 17
 # Covers the base and the block.
 _WINDOW_LOG: Final = 22
-# Blocks that may turn out worthless before only every so manieth is tried.
+# How many blocks may turn out worthless before only one in so many is tried.
 _CREDIT_MAX: Final = 16
 _RARELY: Final = 8
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final
 
 from ohdiff.buffers import PooledBuffer
@@ -21,6 +20,7 @@ from ohdiff_format.blocks import CODEC_DELTA
 from ohdiff_format.limits import ID_PREFIX_SIZE
 from ohdiff_format.tree import Content
 
+from .chunk_source import ChunkSource
 from .resembling import BufferBases, Resembling
 from .tree_reader import TreeReader
 
@@ -91,7 +91,7 @@ class StoredBases:
 
     def file(self, content: Content) -> StoredFile:
         """A file of the repository to be read at any offset."""
-        return StoredFile(self._index, self._chunks, list(self._tree.chunk_list(content)))
+        return StoredFile(self._index, self._chunks, self._tree.joined(content))
 
     def note(self, error: OhdiffError) -> None:
         """Something could not be read that would have been a base."""
@@ -132,33 +132,12 @@ class StoredBases:
             self.note(error)
 
 
-class StoredFile:
-    """A file of the repository, read at any offset.
+class StoredFile(ChunkSource):
+    """A file of the repository, read at any offset."""
 
-    Attributes
-    ----------
-    size : of its data, in bytes.
-    """
-
-    def __init__(self, index: ChunkIndex, chunks: ChunkReader, chunk_list: list[tuple[bytes, int]]) -> None:
+    def __init__(self, index: ChunkIndex, chunks: ChunkReader, content: Content) -> None:
+        super().__init__(content, chunks.read)
         self._index = index
-        self._chunks = chunks
-        self._ids = [chunk_id for chunk_id, _ in chunk_list]
-        self._ends = list(accumulate(size for _, size in chunk_list))
-        self.size = self._ends[-1] if self._ends else 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Some bytes, fewer only at the end."""
-        end = min(offset + size, self.size)
-        parts = []
-        row = bisect_right(self._ends, offset)
-        while offset < end:
-            start = self._ends[row - 1] if row else 0
-            part = self._chunks.read(self._ids[row])[offset - start : end - start]
-            parts.append(part)
-            offset += len(part)
-            row += 1
-        return b"".join(parts)
 
     def chunks_at(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[bytes, BlockLocation] | None]:
         """For each range, if it is exactly one chunk that the repository has, 16 bytes of its id, and its block."""

@@ -12,6 +12,8 @@ from ohdiff.chunking.containers import Container, read_container
 from ohdiff.chunking.containers.pieces import ContainerPiece, cut_points
 from ohdiff.chunking.engine import Engine
 
+from .extent_reader import ExtentReader
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContainerLayout:
@@ -72,11 +74,10 @@ def read_group(
     pieces = [layout.pieces[row] for row in rows]
     start, end = pieces[0].start, pieces[-1].end
     buffer = pool.take(end - start)
-    with memoryview(buffer.data)[: end - start] as data:
-        size = _read_fully(fd, data, start)
+    with ExtentReader(fd, [(start, end)]).read_into(buffer.data, b"") as data:
+        size = len(data)
         if size < end - start:
-            with data[:size] as rest:
-                cuts = _cut(engine, rest, 0)
+            cuts = _cut(engine, data, 0)
             return buffer, cuts, [-1] * len(cuts), size
         cuts, chunk_rows = [], []
         for row, piece in zip(rows, pieces, strict=True):
@@ -92,14 +93,3 @@ def read_group(
 
 def _cut(engine: Engine, data: memoryview, origin: int) -> list[int]:
     return [origin + end for end in array("Q", engine.cut_stream(data, True))]
-
-
-def _read_fully(fd: int, view: memoryview, offset: int) -> int:
-    filled = 0
-    while filled < len(view):
-        with view[filled:] as rest:
-            count = os.preadv(fd, [rest], offset + filled)
-        if count == 0:
-            break
-        filled += count
-    return filled

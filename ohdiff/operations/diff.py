@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 
-from .diff_reading import NO_CHUNKS, FileChunks
+from ohdiff_format.tree import EMPTY_CONTENT, Content
+
 from .diff_sides import Directory, EmptyDirectory, SnapshotDirectory
 from .tree_reader import Entry
 
@@ -36,7 +37,7 @@ class Change:
     after: Entry | None
     details: list[str] = field(default_factory=list)
     sides: tuple[Directory | None, Directory | None] = (None, None)
-    chunks: list[FileChunks | None] = field(default_factory=lambda: [None, None])
+    chunks: list[Content | None] = field(default_factory=lambda: [None, None])
 
 
 @dataclass(slots=True)
@@ -112,16 +113,16 @@ class _Comparison:
             if entry.size:
                 side.read([entry], partial(_enter_chunks, change, number))
             else:
-                change.chunks[number] = NO_CHUNKS
+                change.chunks[number] = EMPTY_CONTENT
 
     def decide(self, pairs: _Undecided) -> None:
         """Files that are to be read first."""
-        found: dict[int, list[FileChunks]] = {}
+        found: dict[int, list[Content]] = {}
         for number, side in enumerate(pairs.sides):
             side.read([pair[number] for pair in pairs.pairs], partial(self._have_read, pairs, found, number))
 
     def _have_read(
-        self, pairs: _Undecided, found: dict[int, list[FileChunks]], number: int, chunks: list[FileChunks]
+        self, pairs: _Undecided, found: dict[int, list[Content]], number: int, chunks: list[Content]
     ) -> None:
         found[number] = chunks
         if len(found) < len(pairs.sides):
@@ -139,7 +140,7 @@ class _Comparison:
                 self.changes.append(Change("metadata", after.path, before, after, details, pairs.sides))
 
 
-def _enter_chunks(change: Change, number: int, chunks: list[FileChunks]) -> None:
+def _enter_chunks(change: Change, number: int, chunks: list[Content]) -> None:
     change.chunks[number] = chunks[0]
 
 
@@ -306,6 +307,6 @@ def _add_up(result: DiffResult, left: Directory) -> None:
     result.shared_size = total - result.new_size
 
 
-def _forget(unseen: dict[bytes, int], chunks: FileChunks) -> None:
+def _forget(unseen: dict[bytes, int], chunks: Content) -> None:
     for chunk_id in chunks.chunk_ids():
         unseen.pop(chunk_id, None)

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ohdiff_format.tree import EMPTY_CONTENT, Content
+
 from .diff import Change
-from .diff_reading import NO_CHUNKS, FileChunks
 from .diff_sides import Directory
 from .diff_tensors import TensorsCompared, TensorSide, compare_tensors, may_have_tensors
 from .tree_reader import Entry
@@ -69,8 +70,8 @@ def _may_have_tensors(entry: Entry) -> bool:
     return entry.is_file and entry.row not in entry.listing.extents and may_have_tensors(entry.name)
 
 
-def _chunks(change: Change) -> list[FileChunks]:
-    return [each or NO_CHUNKS for each in change.chunks]
+def _chunks(change: Change) -> list[Content]:
+    return [each or EMPTY_CONTENT for each in change.chunks]
 
 
 def _unified(change: Change, before: str, after: str) -> Iterator[str]:

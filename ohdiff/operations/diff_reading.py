@@ -10,19 +10,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from operator import sub
 from typing import Final, NamedTuple
 
 from ohdiff.buffers import BufferPool
 from ohdiff.chunking.engine import Engine
 from ohdiff.filesystem import DirectoryHandle
-from ohdiff_format.limits import ID_SIZE
+from ohdiff_format.tree import EMPTY_CONTENT, Content
 
 from .descriptors import descriptor_share
 from .file_reading import (
     BATCH_FILES_MAX,
     BATCH_SIZE_BYTES,
-    BatchResult,
     FileBatch,
     FilePieces,
     FileRun,
@@ -47,24 +45,6 @@ class FolderEntry(Entry):
     has_holes: bool = False
 
 
-class FileChunks(NamedTuple):
-    """The chunks of a file: their ids back to back, and the length of each."""
-
-    ids: bytes
-    sizes: tuple[int, ...]
-
-    def pairs(self) -> list[tuple[bytes, int]]:
-        """The (id, length) of each."""
-        return list(zip(self.chunk_ids(), self.sizes, strict=True))
-
-    def chunk_ids(self) -> list[bytes]:
-        """Each id."""
-        return [self.ids[start : start + ID_SIZE] for start in range(0, len(self.ids), ID_SIZE)]
-
-
-NO_CHUNKS: Final = FileChunks(b"", ())
-
-
 class OddFile(NamedTuple):
     """What there is to say of a file that was read alone, or that could not be read.
 
@@ -79,12 +59,12 @@ class OddFile(NamedTuple):
 class FilesRead:
     """Files of one folder that are being read, and what they hold; `odd` by their place."""
 
-    chunks: list[FileChunks]
+    chunks: list[Content]
     waiting: int
     then: Callable[[FilesRead], None]
     odd: dict[int, OddFile] = field(default_factory=dict)
 
-    def enter(self, start: int, chunks: list[FileChunks]) -> None:
+    def enter(self, start: int, chunks: list[Content]) -> None:
         """What files from this place on hold."""
         self.chunks[start : start + len(chunks)] = chunks
         self.waiting -= len(chunks)
@@ -101,7 +81,7 @@ class _Part(NamedTuple):
 
 
 # The chunks of each file of a job, and what is odd by its place in it.
-_Found = tuple[list[FileChunks], dict[int, OddFile]]
+_Found = tuple[list[Content], dict[int, OddFile]]
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +114,7 @@ class FolderReader:
 
     def read(self, folder: Folder, entries: Sequence[FolderEntry], then: Callable[[FilesRead], None]) -> None:
         """Read files of one folder now or later, and tell what they hold; none of `entries` is no call."""
-        request = FilesRead([NO_CHUNKS] * len(entries), len(entries), then)
+        request = FilesRead([EMPTY_CONTENT] * len(entries), len(entries), then)
         first = 0
         size = 0
         for place, entry in enumerate(entries):
@@ -192,7 +172,7 @@ class FolderReader:
             return self._folders.acquire(folder)
         except OSError as error:
             request.odd |= dict.fromkeys(range(start, start + count), OddFile(error=error))
-            request.enter(start, [NO_CHUNKS] * count)
+            request.enter(start, [EMPTY_CONTENT] * count)
             return None
 
     def _submit_batch(self) -> None:
@@ -242,7 +222,7 @@ def _read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> _Found:
     """Read a batch, and those of its files alone that changed since they were listed; runs in a worker."""
     result = read_batch(batch, engine, pool)
     result.piece.buffer.release()
-    chunks = _split(result, batch.sizes)
+    chunks = [Content(ids, tuple(sizes)) for ids, sizes in result.files(batch.sizes)]
     odd: dict[int, OddFile] = {}
     if not any(result.statuses):
         return chunks, odd
@@ -251,26 +231,8 @@ def _read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> _Found:
         if status < 0:
             chunks[place], odd[place] = _read_alone(handles[place], batch.names[place], engine, pool)
         elif status:
-            chunks[place], odd[place] = NO_CHUNKS, OddFile(error=OSError(status, os.strerror(status)))
+            chunks[place], odd[place] = EMPTY_CONTENT, OddFile(error=OSError(status, os.strerror(status)))
     return chunks, odd
-
-
-def _split(result: BatchResult, sizes: list[int]) -> list[FileChunks]:
-    """The chunks of each file of a batch."""
-    ids, cuts = result.piece.ids, result.piece.cuts
-    files = []
-    first = 0
-    for count, size in zip(result.counts, sizes, strict=True):
-        last = first + count
-        part = ids[first * ID_SIZE : last * ID_SIZE]
-        files.append(FileChunks(part, (size,) if count == 1 else _sizes(cuts, first, last)))
-        first = last
-    return files
-
-
-def _sizes(cuts: list[int], first: int, last: int) -> tuple[int, ...]:
-    starts = cuts[first - 1 : last - 1] if first else [0, *cuts[: last - 1]]
-    return tuple(map(sub, cuts[first:last], starts))
 
 
 def _read_one(handle: DirectoryHandle, name: bytes, engine: Engine, pool: BufferPool) -> _Found:
@@ -278,7 +240,7 @@ def _read_one(handle: DirectoryHandle, name: bytes, engine: Engine, pool: Buffer
     return [chunks], {0: odd}
 
 
-def _read_alone(handle: DirectoryHandle, name: bytes, engine: Engine, pool: BufferPool) -> tuple[FileChunks, OddFile]:
+def _read_alone(handle: DirectoryHandle, name: bytes, engine: Engine, pool: BufferPool) -> tuple[Content, OddFile]:
     """Read one file piece by piece; runs in a worker."""
     ids = bytearray()
     sizes: list[int] = []
@@ -287,10 +249,10 @@ def _read_alone(handle: DirectoryHandle, name: bytes, engine: Engine, pool: Buff
     try:
         for piece in pieces:
             ids += piece.ids
-            sizes += _sizes(piece.cuts, 0, len(piece.cuts))
+            sizes += piece.sizes
             piece.buffer.release()
     except OSError as error:
         odd = OddFile(error=error.with_traceback(None))
     if pieces.end is not None:
         odd = OddFile(pieces.end.extents)
-    return FileChunks(bytes(ids), tuple(sizes)), odd
+    return Content(bytes(ids), tuple(sizes)), odd

@@ -17,9 +17,9 @@ from ohdiff.errors import SourceError
 from ohdiff.filesystem import DirectoryHandle, read_xattrs
 from ohdiff_format.tree import Content
 
+from .chunk_source import ChunkSource
 from .container_reading import OpenFile
-from .diff_reading import FileChunks, FilesRead, FolderEntry, FolderReader, OddFile, open_folders_max
-from .diff_tensors import ChunkSource
+from .diff_reading import FilesRead, FolderEntry, FolderReader, OddFile, open_folders_max
 from .observer import Observer
 from .restore.folders import Folder, OpenFolders
 from .source_listing import SourceListing
@@ -27,7 +27,7 @@ from .source_rules import DirectoryRules
 from .tree_reader import Entry, TreeReader
 
 _NAMES_PER_LOOK: Final = 4096
-TakeChunks = Callable[[list[FileChunks]], None]
+TakeChunks = Callable[[list[Content]], None]
 
 
 class Directory(Protocol):
@@ -99,13 +99,9 @@ class SnapshotDirectory:
     def stop_reading(self) -> None:
         """Nothing runs."""
 
-    def chunks(self, entry: Entry) -> FileChunks:
+    def chunks(self, entry: Entry) -> Content:
         """The chunks of a file in it, as stored."""
-        content = entry.content
-        if not content.depth:
-            return FileChunks(content.ids, content.sizes)
-        parts = list(self._tree.flat(content))
-        return FileChunks(b"".join(part.ids for part in parts), tuple(size for part in parts for size in part.sizes))
+        return self._tree.joined(entry.content)
 
     def data(self, entry: Entry) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """The stored data of a file in it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Literal
@@ -18,8 +18,7 @@ from ohdiff._kernels import count_changes
 from ohdiff.chunking.containers import TENSOR_SIZE_BYTES_MIN, ByteSource, Tensor, may_be_container, read_container
 from ohdiff.chunking.containers.pieces import PIECE_ELEMENTS
 from ohdiff_format.numbers import NumberKind
-
-from .diff_reading import FileChunks
+from ohdiff_format.tree import Content
 
 TensorChangeKind = Literal["added", "removed", "modified", "type"]
 # By the part of a dtype that says how its 8 bits are shared out; others are compared as bytes.
@@ -81,35 +80,7 @@ class TensorSide:
     """One version of a file, to be read at any offset, and its chunks, which tell what need not be read."""
 
     source: ByteSource
-    chunks: FileChunks
-
-
-class ChunkSource:
-    """The data of a stored file without holes, read chunk by chunk.
-
-    Parameters
-    ----------
-    read_chunk : gives the bytes of a chunk by its id.
-    """
-
-    def __init__(self, chunks: FileChunks, read_chunk: Callable[[bytes], memoryview]) -> None:
-        self._ids = chunks.chunk_ids()
-        self._ends = list(accumulate(chunks.sizes))
-        self._read_chunk = read_chunk
-        self.size = self._ends[-1] if self._ends else 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Some bytes, fewer only at the end."""
-        end = min(offset + size, self.size)
-        parts = []
-        row = bisect_right(self._ends, offset)
-        while offset < end:
-            start = self._ends[row - 1] if row else 0
-            part = self._read_chunk(self._ids[row])[offset - start : end - start]
-            parts.append(part)
-            offset += len(part)
-            row += 1
-        return b"".join(parts)
+    chunks: Content
 
 
 def may_have_tensors(name: bytes) -> bool:
@@ -152,7 +123,7 @@ def compare_tensors(before: TensorSide, after: TensorSide) -> TensorsCompared | 
 class _Places:
     """Which chunks cover a tensor, and where in the first of them it begins."""
 
-    def __init__(self, chunks: FileChunks) -> None:
+    def __init__(self, chunks: Content) -> None:
         self._ids = chunks.chunk_ids()
         self._ends = list(accumulate(chunks.sizes))
 

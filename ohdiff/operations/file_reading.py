@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import sub
 from typing import Final
 
 from ohdiff.buffers import BufferPool, PooledBuffer
@@ -30,8 +31,10 @@ from ohdiff.filesystem import (
 )
 from ohdiff.scheduling.pace import UNPACED, Pace
 from ohdiff.scheduling.page_cache import left_as_found
+from ohdiff_format.limits import ID_SIZE
 
 from .container_reading import ContainerLayout, grouped, read_group, read_layout
+from .extent_reader import ExtentReader
 from .tree_writer import OpenLeaf
 
 BATCH_SIZE_BYTES: Final = 8 << 20
@@ -42,7 +45,6 @@ _CONTAINER_SIZE_BYTES_MIN: Final = 1 << 20
 BUFFERS_KEPT: Final = 3
 _EXTENTS_MAX: Final = 100_000
 _PIECES_AHEAD: Final = 1
-_READ_CALL_BYTES_MAX: Final = 1 << 30
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +59,11 @@ class Piece:
     ids: bytes
     layout: ContainerLayout | None = None
     rows: list[int] | None = None
+
+    @property
+    def sizes(self) -> list[int]:
+        """The length of each chunk."""
+        return _sizes(self.cuts, 0, len(self.cuts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +114,15 @@ class BatchResult:
     counts: list[int]
     statuses: list[int]
 
+    def files(self, sizes: list[int]) -> Iterator[tuple[bytes, list[int]]]:
+        """The ids and lengths of the chunks of each file, given the files' sizes."""
+        ids, cuts = self.piece.ids, self.piece.cuts
+        first = 0
+        for count, size in zip(self.counts, sizes, strict=True):
+            last = first + count
+            yield ids[first * ID_SIZE : last * ID_SIZE], [size] if count == 1 else _sizes(cuts, first, last)
+            first = last
+
 
 @dataclass(slots=True, eq=False)
 class StreamEnd:
@@ -119,6 +135,11 @@ class StreamEnd:
     size: int
     extents: list[int] | None
     has_changed: bool
+
+
+def _sizes(cuts: list[int], first: int, last: int) -> list[int]:
+    starts = cuts[first - 1 : last - 1] if first else [0, *cuts[: last - 1]]
+    return list(map(sub, cuts[first:last], starts))
 
 
 def read_batch(batch: FileBatch, engine: Engine, pool: BufferPool, pace: Pace = UNPACED) -> BatchResult:
@@ -179,7 +200,7 @@ class FilePieces:
                 layout = read_layout(fd, status.size)
             with left_as_found(fd, status.size) if self._pace.leaves_page_cache else nullcontext() as self._passed:
                 if layout is None:
-                    reader = _ExtentReader(fd, extents)
+                    reader = ExtentReader(fd, extents)
                     yield from self._cut(reader)
                     self._size_read = reader.size
                 else:
@@ -202,7 +223,7 @@ class FilePieces:
         for rows in grouped(layout.pieces, self._piece_size):
             first, last = layout.pieces[rows[0]], layout.pieces[rows[-1]]
             if last.end - first.start > self._piece_size:
-                reader = _ExtentReader(fd, [(first.start, first.end)])
+                reader = ExtentReader(fd, [(first.start, first.end)])
                 yield from self._cut(reader)
                 size = reader.size
             else:
@@ -218,7 +239,7 @@ class FilePieces:
             if size < last.end - first.start:
                 return
 
-    def _cut(self, reader: _ExtentReader) -> Iterator[Piece]:
+    def _cut(self, reader: ExtentReader) -> Iterator[Piece]:
         """The data of all extents as one stream."""
         carry = b""
         while not reader.is_done:
@@ -300,39 +321,3 @@ def _bounded(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             bounded.append((start, end))
     return bounded
-
-
-class _ExtentReader:
-    """The data of some ranges of a file as one stream; ends early where the file does."""
-
-    def __init__(self, fd: int, extents: list[tuple[int, int]]) -> None:
-        self._fd = fd
-        self._extents = list(reversed(extents))
-        self.size = 0
-        self.offset = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether there is nothing more to read."""
-        return not self._extents
-
-    def read_into(self, data: bytearray, prefix: bytes) -> memoryview:
-        """Fill a buffer with `prefix` and as much as it takes; returns the filled part."""
-        view = memoryview(data)
-        view[: len(prefix)] = prefix
-        filled = len(prefix)
-        while filled < len(data) and self._extents:
-            filled += self._read_some(view[filled:])
-        return view[:filled]
-
-    def _read_some(self, view: memoryview) -> int:
-        start, end = self._extents.pop()
-        with view[: min(end - start, _READ_CALL_BYTES_MAX)] as part:
-            count = os.preadv(self._fd, [part], start)
-        if count == 0:
-            self._extents.clear()
-        elif start + count < end:
-            self._extents.append((start + count, end))
-        self.size += count
-        self.offset = start + count
-        return count

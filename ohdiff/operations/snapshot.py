@@ -32,7 +32,7 @@ from .snapshot_files import FileTaker
 from .snapshot_walk import SnapshotWalk
 from .source_paths import path_tree
 from .source_rules import DirectoryRules, KeepAll
-from .storing import TREE_CACHE_SIZE_BYTES, open_sink
+from .storing import TREE_CACHE_SIZE_BYTES, SinkOptions, open_sink
 from .tensor_bases import TensorBases
 from .tree_reader import Entry, TreeReader
 from .tree_writer import TreeWriter
@@ -73,6 +73,11 @@ class SnapshotOptions:
     excludes: tuple[str, ...] = ()
     pace: Pace = UNPACED
 
+    @property
+    def sink(self) -> SinkOptions:
+        """How the chunks are stored."""
+        return SinkOptions(self.level, self.encoders, self.queue_depth, self.is_dry_run, self.pace)
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
@@ -100,7 +105,7 @@ def make_snapshot(
     started_ns, begun_ns = clock.now_ns(), clock.monotonic_ns()
     with ExitStack() as stack:
         tree = TreeReader(ChunkReader(repository, index, TREE_CACHE_SIZE_BYTES))
-        sink, bases = stack.enter_context(open_sink(repository, index, engine, tree, options))
+        sink, bases = stack.enter_context(open_sink(repository, index, engine, tree, options.sink))
         readers = stack.enter_context(ThreadPoolExecutor(options.readers, thread_name_prefix="reader"))
         writer = TreeWriter(sink)
         tensors = None

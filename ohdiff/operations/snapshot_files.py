@@ -218,15 +218,10 @@ class FileTaker:
 
     def _contents(self, result: BatchResult, sizes: list[int]) -> list[Content]:
         """The content of each file of a batch."""
-        ids, cuts = result.piece.ids, result.piece.cuts
-        contents = []
-        first = 0
-        for count, size in zip(result.counts, sizes, strict=True):
-            last = first + count
-            part = ids[first * ID_SIZE : last * ID_SIZE]
-            contents.append(Content(part, (size,)) if count == 1 else self._content(part, _sizes(cuts, first, last)))
-            first = last
-        return contents
+        return [
+            Content(ids, (chunks[0],)) if len(chunks) == 1 else self._content(ids, chunks)
+            for ids, chunks in result.files(sizes)
+        ]
 
     def _store_batch(self, batch: FileBatch, result: BatchResult, failed: dict[int, int]) -> None:
         """Store the chunks of all files but those that failed; those with an earlier version one by one."""
@@ -289,7 +284,7 @@ class FileTaker:
                 self._sink.end_buffer(piece.buffer)
                 if finder is not None:
                     finder.origin += piece.cuts[-1]
-                builder.add(piece.ids, _sizes(piece.cuts, 0, len(piece.cuts)))
+                builder.add(piece.ids, piece.sizes)
                 self._count_read(0, piece.cuts[-1])
                 self._show(leaf.path(row))
         except OSError as error:
@@ -365,11 +360,6 @@ class FileTaker:
     def _show(self, path: bytes) -> None:
         self.progress.current = [path]
         self._observer.progress(self.progress)
-
-
-def _sizes(cuts: list[int], first: int, last: int) -> list[int]:
-    starts = cuts[first - 1 : last - 1] if first else [0, *cuts[: last - 1]]
-    return [end - start for start, end in zip(starts, cuts[first:last], strict=True)]
 
 
 def _set_status(listing: Listing, row: int, status: FileStatus, size: int) -> None:

@@ -18,10 +18,11 @@ from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot, save_snapshot
 from ohdiff_format.snapshot import Snapshot, Statistics
-from ohdiff_format.tree import TIME_UNKNOWN, Content, Listing, encode_listing
+from ohdiff_format.tree import Content, encode_listing
 
 from .bases import FileBases
 from .file_reading import BATCH_SIZE_BYTES, Piece
+from .made_entries import made_entry
 from .observer import Observer, Progress
 from .owner_names import owner_names
 from .snapshot import SnapshotOptions, SnapshotResult
@@ -65,7 +66,7 @@ def make_stream_snapshot(
     tree = TreeReader(ChunkReader(repository, index, TREE_CACHE_SIZE_BYTES))
     errors: list[OhdiffError] = []
     earlier = _earlier(tree, options.parent, name, errors)
-    with open_sink(repository, index, engine, tree, options) as (sink, bases):
+    with open_sink(repository, index, engine, tree, options.sink) as (sink, bases):
         finder = None if bases is None or earlier is None else bases.of_file(earlier.content)
         try:
             content, size = _store_stream(engine, stream, sink, finder, observer, name)
@@ -106,7 +107,7 @@ def _store_stream(
         sink.end_buffer(piece.buffer)
         if finder is not None:
             finder.origin += piece.cuts[-1]
-        builder.add(piece.ids, [end - start for start, end in zip([0, *piece.cuts[:-1]], piece.cuts, strict=True)])
+        builder.add(piece.ids, piece.sizes)
         progress.bytes_done += piece.cuts[-1]
         observer.progress(progress)
     progress.files_done = 1
@@ -150,23 +151,7 @@ def _fill(stream: ByteStream, view: memoryview) -> int:
 
 
 def _store_root(name: bytes, size: int, content: Content, options: SnapshotOptions, sink: ChunkSink) -> Content:
-    listing = Listing(
-        names=[name],
-        modes=[stat.S_IFREG | 0o600],
-        uids=[os.geteuid()],
-        gids=[os.getegid()],
-        sizes=[size],
-        mtimes=[options.time_ns],
-        ctimes=[options.time_ns],
-        btimes=[TIME_UNKNOWN],
-        inodes=[0],
-        devices=[0],
-        link_counts=[1],
-        rdevs=[0],
-        flags=[0],
-        marks=[0],
-        contents=[content],
-    )
+    listing = made_entry(name, stat.S_IFREG | 0o600, size, options.time_ns, content)
     data = encode_listing(listing)
     return Content(sink.add_metadata(data), (len(data),))
 

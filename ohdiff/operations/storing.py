@@ -5,30 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
 from ohdiff.chunking.engine import Engine
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.chunk_writer import ChunkSink, ChunkWriter, DrySink
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
-from ohdiff.scheduling.pace import PacedExecutor
+from ohdiff.scheduling.pace import UNPACED, Pace, PacedExecutor
 
 from .bases import DEPTH_MAX, StoredBases
 from .resembling import Resembling
 from .tree_reader import TreeReader
-
-if TYPE_CHECKING:
-    from .snapshot import SnapshotOptions
 
 # Decoded blocks of the parent's trees, and of bases: both are read in about the order in which they were stored.
 TREE_CACHE_SIZE_BYTES: Final = 8 << 20
 _BASE_CACHE_SIZE_BYTES: Final = 16 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """How chunks are stored.
+
+    Attributes
+    ----------
+    level : zstd level, None for no compression.
+    encoders : threads that encode.
+    queue_depth : blocks in flight.
+    pace : says when a unit of work may run.
+    """
+
+    level: int | None
+    encoders: int
+    queue_depth: int
+    is_dry_run: bool = False
+    pace: Pace = UNPACED
+
+
 @contextmanager
 def open_sink(
-    repository: Repository, index: ChunkIndex, engine: Engine, tree: TreeReader, options: SnapshotOptions
+    repository: Repository, index: ChunkIndex, engine: Engine, tree: TreeReader, options: SinkOptions
 ) -> Iterator[tuple[ChunkSink, StoredBases | None]]:
     """The sink, and what knows bases for it: None if nothing is compressed.
 

@@ -29,21 +29,22 @@ from ohdiff.chunking.engine import Accelerator, Engine, EngineChoice, cut_and_ha
 from ohdiff.errors import DeviceError, NoSnapshotError, SourceError, UsageError
 from ohdiff.repository.block_encoder import DEFAULT_LEVEL
 from ohdiff.repository.chunk_reader import ChunkReader
-from ohdiff.repository.chunk_writer import BaseFinder, ChunkSink, ChunkWriter, DrySink
+from ohdiff.repository.chunk_writer import BaseFinder, ChunkSink
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, list_snapshots, save_snapshot
 from ohdiff_format.limits import ID_SIZE
 from ohdiff_format.snapshot import Snapshot, Statistics
-from ohdiff_format.tree import TIME_UNKNOWN, Content, Listing, encode_listing
+from ohdiff_format.tree import Content, encode_listing
 
-from .bases import DEPTH_MAX, FileBases, StoredBases
+from .bases import FileBases, StoredBases
 from .container_reading import ContainerLayout
 from .file_reading import BATCH_SIZE_BYTES, BUFFERS_KEPT
+from .made_entries import made_entry
 from .observer import Observer, Progress, Silent
 from .opening import RepositoryPlace, choose_engine, opened
 from .owner_names import owner_names
-from .resembling import Resembling
+from .storing import TREE_CACHE_SIZE_BYTES, SinkOptions, open_sink
 from .tensor_arrays import TensorMemory, tensor_memories
 from .tensor_bases import FileTensors, TensorBases
 from .tensor_image import PieceBuffer, TensorImage
@@ -52,7 +53,6 @@ from .tree_writer import ContentBuilder
 
 # Pieces of a tensor that are hashed by one call: 128 MiB of 4-byte elements.
 _PIECES_HASHED: Final = 64
-_CACHE_SIZE_BYTES: Final = 24 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class _TensorSnapshot:
         self._observer = options.observer or Silent()
         self._time_ns = clock.now_ns() if options.time_ns is None else options.time_ns
         self._pool = BufferPool(max(BATCH_SIZE_BYTES, 2 * self._engine.rule.max_size), BUFFERS_KEPT)
-        self._tree = TreeReader(ChunkReader(repository, index, _CACHE_SIZE_BYTES))
+        self._tree = TreeReader(ChunkReader(repository, index, TREE_CACHE_SIZE_BYTES))
 
     def make(self, image: TensorImage) -> TensorsResult:
         """Store the image, and commit."""
@@ -174,12 +174,10 @@ class _TensorSnapshot:
         parent = self._parent()
         earlier = None if parent is None else self._content_in(parent)
         with ExitStack() as stack:
-            workers = stack.enter_context(ThreadPoolExecutor(options.threads, thread_name_prefix="encoder"))
+            how = SinkOptions(options.level, options.threads, options.threads, options.is_dry_run)
+            opening = open_sink(self._repository, self._index, self._engine, self._tree, how)
+            sink, bases = stack.enter_context(opening)
             hashers = stack.enter_context(ThreadPoolExecutor(options.threads, thread_name_prefix="hasher"))
-            bases = self._bases()
-            if bases is not None and bases.resembling is not None:
-                stack.callback(bases.resembling.close)
-            sink = self._sink(workers, bases)
             try:
                 content = self._store(image, layout, sink, hashers, bases, earlier)
                 root = self._store_root(image.size, content, sink)
@@ -318,28 +316,6 @@ class _TensorSnapshot:
             sink.end_buffer(buffer)
             builder.add(ids, [end - start for start, end in zip([0, *cuts[:-1]], cuts, strict=True)])
 
-    def _bases(self) -> StoredBases | None:
-        options = self._options
-        if options.is_dry_run or options.level is None:
-            return None
-        resembling = Resembling.open(self._repository, self._engine, DEPTH_MAX)
-        chunks = ChunkReader(self._repository, self._index, _CACHE_SIZE_BYTES)
-        return StoredBases(self._index, chunks, self._tree, resembling)
-
-    def _sink(self, workers: ThreadPoolExecutor, bases: StoredBases | None) -> ChunkSink:
-        options = self._options
-        if options.is_dry_run:
-            return DrySink(self._repository, self._index)
-        return ChunkWriter(
-            self._repository,
-            self._index,
-            workers,
-            level=options.level,
-            queue_depth=options.threads,
-            planner=bases,
-            on_encoded=None if bases is None else bases.resembling,
-        )
-
     def _parent(self) -> StoredSnapshot | None:
         parent = self._options.parent
         if isinstance(parent, StoredSnapshot) or parent is None:
@@ -361,7 +337,7 @@ class _TensorSnapshot:
         time_ns = self._time_ns
         mode = stat.S_IFREG | 0o600
         for name in reversed(self._names):
-            data = encode_listing(_one_entry(name, mode, size, time_ns, content))
+            data = encode_listing(made_entry(name, mode, size, time_ns, content))
             content = Content(sink.add_metadata(data), (len(data),))
             mode, size = stat.S_IFDIR | 0o700, 0
         return content
@@ -464,26 +440,6 @@ def _names_of(path: str) -> list[bytes]:
     if not names or any(name in (b".", b"..") or b"\0" in name for name in names):
         raise UsageError(f"{path!r} is not the path of a file", hint="give one such as run/model.safetensors")
     return names
-
-
-def _one_entry(name: bytes, mode: int, size: int, time_ns: int, content: Content) -> Listing:
-    return Listing(
-        names=[name],
-        modes=[mode],
-        uids=[os.geteuid()],
-        gids=[os.getegid()],
-        sizes=[size],
-        mtimes=[time_ns],
-        ctimes=[time_ns],
-        btimes=[TIME_UNKNOWN],
-        inodes=[0],
-        devices=[0],
-        link_counts=[1],
-        rdevs=[0],
-        flags=[0],
-        marks=[0],
-        contents=[content],
-    )
 
 
 def _user_name() -> str:

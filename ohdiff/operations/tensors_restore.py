@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
 from typing import Any, Final
 
 from ohdiff.chunking.containers import Tensor, read_container
 from ohdiff.chunking.cuda.host_memory import address_of
-from ohdiff.errors import IntegrityError, UsageError
+from ohdiff.errors import UsageError
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot
 
+from .chunk_source import ChunkSource
 from .opening import RepositoryPlace, opened
 from .tensor_arrays import NAMES_BY_WORD, WIDTHS_BY_WORD
 from .tree_reader import Entry, TreeReader
@@ -125,48 +124,28 @@ def restore_tensors(
             return {tensor.name: place(tensor, file.fill(tensor.start, tensor.size, decoders)) for tensor in wanted}
 
 
-class _StoredBytes:
+class _StoredBytes(ChunkSource):
     """A file of a snapshot, read at any offset."""
 
     def __init__(self, chunks: ChunkReader, tree: TreeReader, entry: Entry) -> None:
-        self._chunks = chunks
+        super().__init__(tree.joined(entry.content), chunks.read)
         self.path = entry.path.decode(errors="backslashreplace")
-        chunk_list = list(tree.chunk_list(entry.content))
-        self._ids = [chunk_id for chunk_id, _ in chunk_list]
-        self._ends = list(accumulate(size for _, size in chunk_list))
-        self.size = self._ends[-1] if self._ends else 0
         if self.size != entry.size:
             raise UsageError(f"{self.path} has holes; it is not read as tensors", hint="restore it: ohdiff restore")
-
-    def read(self, offset: int, size: int, /) -> bytes:
-        """Some bytes, fewer only at the end."""
-        target = bytearray(max(0, min(size, self.size - offset)))
-        for row in self._rows(offset, len(target)):
-            self._copy(row, offset, target)
-        return bytes(target)
 
     def fill(self, offset: int, size: int, decoders: ThreadPoolExecutor) -> bytearray:
         """Some bytes, the chunks of which are decoded side by side."""
         target = bytearray(size)
-        for _ in decoders.map(lambda row: self._copy(row, offset, target), self._rows(offset, size)):
+        end = offset + size
+
+        def copy(row: int) -> None:
+            start, data = self._part(row, offset, end)
+            with memoryview(target) as view:
+                view[start - offset : start - offset + len(data)] = data
+
+        for _ in decoders.map(copy, self._rows(offset, end)):
             pass
         return target
-
-    def _rows(self, offset: int, size: int) -> range:
-        """The chunks that hold [offset, offset + size)."""
-        if size == 0:
-            return range(0)
-        return range(bisect_right(self._ends, offset), bisect_right(self._ends, offset + size - 1) + 1)
-
-    def _copy(self, row: int, offset: int, target: bytearray) -> None:
-        """Put what a chunk has of [offset, offset + len(target)) in its place."""
-        start = self._ends[row - 1] if row else 0
-        data = self._chunks.read(self._ids[row])
-        if len(data) != self._ends[row] - start:
-            raise IntegrityError(f"{self.path}: a chunk has another size than the tree says", item=self.path)
-        low, high = max(start, offset), min(self._ends[row], offset + len(target))
-        with memoryview(target) as view:
-            view[low - offset : high - offset] = data[low - start : high - start]
 
 
 def _entry(tree: TreeReader, stored: StoredSnapshot, path: str | None) -> Entry:

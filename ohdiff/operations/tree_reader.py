@@ -92,7 +92,14 @@ class TreeReader:
     def chunk_list(self, content: Content) -> Iterator[tuple[bytes, int]]:
         """The (id, length) of each chunk of a file, in order."""
         for part in self.flat(content):
-            yield from zip(part.chunk_ids(), part.sizes, strict=True)
+            yield from part.pairs()
+
+    def joined(self, content: Content) -> Content:
+        """The same content at depth 0, all of it in memory."""
+        if content.depth == 0:
+            return content
+        parts = list(self.flat(content))
+        return Content(b"".join(part.ids for part in parts), tuple(size for part in parts for size in part.sizes))
 
     def leaves(self, content: Content) -> Iterator[tuple[bytes, int, Listing]]:
         """The (id, length, listing) of each leaf of a directory, in order of name."""

@@ -13,12 +13,13 @@ from blake3 import blake3
 from ohdiff.errors import IntegrityError, ObjectMissingError, UnsupportedFormatError
 from ohdiff_format.envelope import HEADER_SIZE_MAX, KIND_PACK, Buffer, Sealer
 from ohdiff_format.errors import FormatError, UnknownFeatureError
-from ohdiff_format.limits import BASE_SIZE_BYTES_MAX, DEPTH_MAX, ID_PREFIX_SIZE
+from ohdiff_format.limits import BASE_SIZE_BYTES_MAX, DEPTH_MAX
 
 from . import objects
 from .block_decoder import decode
 from .index import ChunkIndex
 from .index_segment import BlockLocation, ChunkLocation
+from .lost_bases import split_prefixes
 from .packs import FOLDER
 from .repository import Repository
 
@@ -155,7 +156,7 @@ class ChunkReader:
 
     def _bases(self, prefixes: bytes, chain: int) -> bytes:
         """The base chunks of a block upon which stand `chain` others."""
-        names = [prefixes[i : i + ID_PREFIX_SIZE] for i in range(0, len(prefixes), ID_PREFIX_SIZE)]
+        names = split_prefixes(prefixes)
         locations = self._index.find(names)
         parts: list[memoryview] = []
         for name, location in zip(names, locations, strict=True):

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-import xxhash
-
+from ohdiff.buffers import are_equal
 from ohdiff.errors import IntegrityError
 from ohdiff_format.blocks import CODEC_NUMBERS, CODEC_RAW, as_prefix, decode_block_into
 from ohdiff_format.envelope import Buffer
+from ohdiff_format.pack import depth_of
 
 from .block_decoder import decode
 from .block_encoder import BlockEncoder
@@ -81,34 +81,30 @@ class Encoder:
             if not self._survives(encoded, plain):
                 raise IntegrityError("a block did not survive compression", hint="check this machine's memory")
             if self._on_encoded is not None and encoded.codec != CODEC_NUMBERS and not block.is_metadata:
-                depth = encoded.parameters[0] if encoded.parameters else 0
-                self._on_encoded.remember(plain, block.sizes, block.prefixes, depth)
+                self._on_encoded.remember(plain, block.sizes, block.prefixes, depth_of(encoded.parameters))
             return encoded
 
     def _choose(self, block: OpenBlock, plain: memoryview) -> Encoded:
-        chunk_count = len(block.sizes)
         planned = None if block.plan is None else block.plan.encode(plain)
-        if planned is not None and (planned.is_measured or len(planned.payload) < _SURE_SHARE * len(plain)):
-            is_taken, simple = True, None
-        else:
-            simple = Encoded(*self._plain_encoder.encode(plain, chunk_count), len(plain))
-            is_taken = planned is not None and len(planned.payload) < _WORTH_SHARE * len(simple.payload)
+        chosen = self._better(planned, block, plain)
         if block.plan is not None:
-            block.plan.settle(is_taken=is_taken)
-        chosen = planned if is_taken else simple
-        assert chosen is not None
+            block.plan.settle(is_taken=chosen is planned)
         return chosen
+
+    def _better(self, planned: Encoded | None, block: OpenBlock, plain: memoryview) -> Encoded:
+        """What was planned, unless plain bytes are about as good."""
+        if planned is not None and (planned.is_measured or len(planned.payload) < _SURE_SHARE * len(plain)):
+            return planned
+        simple = Encoded(*self._plain_encoder.encode(plain, len(block.sizes)), len(plain))
+        if planned is not None and len(planned.payload) < _WORTH_SHARE * len(simple.payload):
+            return planned
+        return simple
 
     def _survives(self, encoded: Encoded, plain: memoryview) -> bool:
         if encoded.codec == CODEC_NUMBERS:
-            return _same(decode(encoded, encoded.payload, encoded.base), plain)
+            return are_equal(decode(encoded, encoded.payload, encoded.base), plain)
         if len(self._decoded) < len(plain):
             self._decoded = bytearray(len(plain))
         with memoryview(self._decoded)[: len(plain)] as decoded:
             decode_block_into(encoded.codec, encoded.payload, decoded, as_prefix(encoded.base))
-            return _same(decoded, plain)
-
-
-def _same(one: Buffer, other: Buffer) -> bool:
-    """Equal 128-bit hashes, at 20 GB/s without the interpreter's lock; memoryviews compare at 1 GB/s with it."""
-    return xxhash.xxh3_128_digest(one) == xxhash.xxh3_128_digest(other)
+            return are_equal(decoded, plain)

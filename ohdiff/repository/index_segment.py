@@ -22,7 +22,7 @@ from ohdiff._kernels import IdTable, merge_id_tables, write_id_table
 from ohdiff_format.envelope import Buffer
 from ohdiff_format.index import PackRecord
 from ohdiff_format.limits import ID_PREFIX_SIZE
-from ohdiff_format.pack import BlockRecord
+from ohdiff_format.pack import BlockRecord, depth_of
 
 VALUE: Final = struct.Struct("<III")
 _ROWS_PER_READ: Final = 100_000
@@ -57,7 +57,7 @@ class BlockLocation(NamedTuple):
     @property
     def depth(self) -> int:
         """How many blocks stand one upon the other."""
-        return self.parameters[0] if self.parameters else 0
+        return depth_of(self.parameters)
 
 
 class ChunkLocation(NamedTuple):

@@ -66,7 +66,7 @@ class Machine:
     failing_launches : numbers of the launches that the driver refuses.
     wrong_kernel : the kernel of this name writes one wrong word.
     is_dead : everything fails, as after an illegal access.
-    library : the kernels' own sources built for the CPU; None to run their twins instead.
+    shim : the kernels' own sources built for the CPU; None to run their twins instead.
     eagerness : how likely streams are to go on by themselves when something is enqueued, from 0 to 1; some are never,
         and some hardly ever late.
     """
@@ -82,7 +82,7 @@ class Machine:
     wrong_kernel: str = ""
     compile_log: str = ""
     is_dead: bool = False
-    library: Any = None
+    shim: Any = None
     eagerness: float = 0.3
     seed: int = 0
     allocations: int = 0
@@ -186,7 +186,7 @@ class Machine:
                 self.is_dead = True
                 raise CUDADriverError("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure")
             launch = Launch(self, name, grid[0], block[0], args, is_wrong=name == self.wrong_kernel)
-            run = TWINS[name] if self.library is None else self._run_sources
+            run = TWINS[name] if self.shim is None else self._run_sources
             self.current.streams[-1].enqueue(lambda: run(launch))
 
     def _run_sources(self, launch: Launch) -> None:
@@ -195,7 +195,7 @@ class Machine:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         seed = ctypes.c_uint64(self.seed)
         name = launch.name.encode()
-        result = self.library.ohdiff_shim_launch(name, launch.blocks, 1, launch.threads, seed, pointers)
+        result = self.shim.ohdiff_shim_launch(name, launch.blocks, 1, launch.threads, seed, pointers)
         assert result == 0, f"{launch.name}: {result}"
 
 

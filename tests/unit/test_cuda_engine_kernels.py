@@ -23,7 +23,7 @@ from ohdiff.chunking.engine import cut_and_hash_segments, cut_and_hash_stream
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The kernels in the geometry that the engine compiles them for."""
     folder = tmp_path_factory.mktemp("kernels")
     build_all(folder)
@@ -31,9 +31,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(params=[0, 11], ids=["in order", "out of order"])
-def machine(request: pytest.FixtureRequest, library: Any, monkeypatch: pytest.MonkeyPatch) -> fake_cupy.Machine:
+def machine(request: pytest.FixtureRequest, shim: Any, monkeypatch: pytest.MonkeyPatch) -> fake_cupy.Machine:
     """A device that takes its threads in some order."""
-    return fake_cupy.install(monkeypatch, library=library, seed=request.param)
+    return fake_cupy.install(monkeypatch, shim=shim, seed=request.param)
 
 
 def test_the_self_check_finds_nothing(machine: fake_cupy.Machine) -> None:

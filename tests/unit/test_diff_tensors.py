@@ -20,13 +20,14 @@ from support.vault import Told, Vault, engine_of
 from ohdiff._kernels import count_changes
 from ohdiff.chunking.containers.pieces import PIECE_ELEMENTS
 from ohdiff.filesystem import DirectoryHandle
+from ohdiff.operations.chunk_source import ChunkSource
 from ohdiff.operations.container_reading import OpenFile
 from ohdiff.operations.diff import Change, diff
 from ohdiff.operations.diff_content import content_change
-from ohdiff.operations.diff_reading import NO_CHUNKS, FileChunks
 from ohdiff.operations.diff_sides import SnapshotDirectory, open_folder
-from ohdiff.operations.diff_tensors import ChunkSource, TensorsCompared, TensorSide, compare_tensors
+from ohdiff.operations.diff_tensors import TensorsCompared, TensorSide, compare_tensors
 from ohdiff.operations.source_rules import KeepAll
+from ohdiff_format.tree import EMPTY_CONTENT, Content
 
 FORMATS = {"f64": "d", "f32": "f", "f16": "e"}
 
@@ -148,8 +149,8 @@ def model(tensors: dict[str, tuple[str, list[int], bytes]]) -> bytes:
 
 def compare(before: bytes, after: bytes) -> TensorsCompared | None:
     return compare_tensors(
-        TensorSide(MemorySource(before), FileChunks(bytes(32), (len(before),))),
-        TensorSide(MemorySource(after), FileChunks(b"\1" * 32, (len(after),))),
+        TensorSide(MemorySource(before), Content(bytes(32), (len(before),))),
+        TensorSide(MemorySource(after), Content(b"\1" * 32, (len(after),))),
     )
 
 
@@ -213,7 +214,7 @@ def test_large_tensors_are_compared_piece_by_piece(count: int) -> None:
     after[0] = after[-1] = 3.0
     sources = [MemorySource(model({"w": ("F32", [count], part.tobytes())})) for part in (before, after)]
     ids = (bytes(32), b"\1" * 32)
-    sides = [TensorSide(source, FileChunks(chunk, (source.size,))) for source, chunk in zip(sources, ids, strict=True)]
+    sides = [TensorSide(source, Content(chunk, (source.size,))) for source, chunk in zip(sources, ids, strict=True)]
     found = compare_tensors(*sides)
     assert found is not None
     (change,) = found.changes
@@ -248,7 +249,7 @@ class Counted:
     def __init__(self, data: bytes, size: int) -> None:
         parts = [data[start : start + size] for start in range(0, len(data), size)]
         self.parts = {part.ljust(32, b".")[-32:]: part for part in parts}
-        self.chunks = FileChunks(b"".join(part.ljust(32, b".")[-32:] for part in parts), tuple(map(len, parts)))
+        self.chunks = Content(b"".join(part.ljust(32, b".")[-32:] for part in parts), tuple(map(len, parts)))
         self.read: list[bytes] = []
 
     def side(self) -> TensorSide:
@@ -286,7 +287,7 @@ def test_equal_tensors_at_other_places_are_read_and_found_equal() -> None:
 @given(st.binary(max_size=300), st.integers(1, 40), st.integers(0, 320), st.integers(0, 320))
 def test_chunks_read_as_the_file(data: bytes, chunk_size: int, offset: int, size: int) -> None:
     parts = [data[start : start + chunk_size] for start in range(0, len(data), chunk_size)]
-    chunks = FileChunks(
+    chunks = Content(
         b"".join(number.to_bytes(32, "big") for number in range(len(parts))), tuple(len(part) for part in parts)
     )
     source = ChunkSource(chunks, lambda chunk_id: memoryview(parts[int.from_bytes(chunk_id, "big")]))
@@ -304,7 +305,7 @@ def test_a_file_that_becomes_shorter_is_an_error() -> None:
     shorter.read = cut  # type: ignore[method-assign]
     with pytest.raises(OSError, match="became shorter"):
         compare_tensors(
-            TensorSide(MemorySource(whole), FileChunks(bytes(32), (len(whole),))), TensorSide(shorter, NO_CHUNKS)
+            TensorSide(MemorySource(whole), Content(bytes(32), (len(whole),))), TensorSide(shorter, EMPTY_CONTENT)
         )
 
 
