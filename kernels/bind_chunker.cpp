@@ -10,7 +10,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "read_buffer.hpp"
+#include "python_buffer.hpp"
 #include "scan.hpp"
 
 namespace nb = nanobind;

@@ -5,13 +5,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <mutex>
 #include <utility>
 
+#include "bind_table.hpp"
 #include "id_table.hpp"
-#include "read_buffer.hpp"
+#include "python_buffer.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,57 +19,6 @@ using namespace nb::literals;
 namespace {
 
 using namespace ohdiff;
-
-// Bytes that are filled in place before anyone else sees them.
-class NewBytes {
- public:
-  explicit NewBytes(std::size_t size)
-      : object_(nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)))) {
-    if (!object_.is_valid()) throw nb::python_error();
-  }
-  std::uint8_t* data() const { return reinterpret_cast<std::uint8_t*>(PyBytes_AsString(object_.ptr())); }
-  nb::object object() const { return object_; }
-
- private:
-  nb::object object_;
-};
-
-[[noreturn]] void raise(const TableError& error) {
-  const auto path = nb::steal(PyUnicode_DecodeFSDefault(error.path.c_str()));
-  if (!path.is_valid()) throw nb::python_error();
-  if (error.code == 0) {
-    PyErr_Format(PyExc_ValueError, "%S: %s", path.ptr(), error.what());
-  } else {
-    errno = error.code;
-    PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
-  }
-  throw nb::python_error();
-}
-
-template <class Work>
-auto without_gil(Work work) {
-  try {
-    const nb::gil_scoped_release released;
-    return work();
-  } catch (const TableError& error) {
-    raise(error);
-  }
-}
-
-// A str, bytes or path-like, in the file system's own encoding.
-std::string file_name(nb::handle path) {
-  PyObject* encoded = nullptr;
-  if (!PyUnicode_FSConverter(path.ptr(), &encoded)) throw nb::python_error();
-  const auto owner = nb::steal(encoded);
-  return {PyBytes_AsString(encoded), static_cast<std::size_t>(PyBytes_Size(encoded))};
-}
-
-TableTag table_tag(const nb::bytes& tag) {
-  TableTag result;
-  if (tag.size() != result.size()) throw std::invalid_argument("tag is 32 bytes");
-  std::copy_n(static_cast<const std::uint8_t*>(tag.data()), result.size(), result.begin());
-  return result;
-}
 
 // An IdTable that can be closed while other threads still search it: each search holds its own share.
 class SharedTable {

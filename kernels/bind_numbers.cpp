@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "numbers.hpp"
+#include "python_buffer.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,25 +23,6 @@ using namespace ohdiff;
 
 // Places of grouped elements are counted in 32 bits.
 constexpr std::size_t size_max = std::size_t{1} << 30;
-
-// A contiguous view of a Python buffer; the exporter cannot resize it while this lives.
-class View {
- public:
-  View(nb::handle object, int flags) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw nb::python_error();
-  }
-  ~View() { PyBuffer_Release(&view_); }
-  View(const View&) = delete;
-  View& operator=(const View&) = delete;
-  u8* data() const { return static_cast<u8*>(view_.buf); }
-  std::size_t size() const { return static_cast<std::size_t>(view_.len); }
-  bool overlaps(const View& other) const {
-    return data() < other.data() + other.size() && other.data() < data() + size();
-  }
-
- private:
-  Py_buffer view_;
-};
 
 void require(bool holds, const char* otherwise) {
   if (!holds) throw std::invalid_argument(otherwise);
@@ -63,7 +45,7 @@ u8* kept_scratch(std::size_t size) {
 class Call {
  public:
   Call(nb::handle data, unsigned width, unsigned transform, nb::handle base, unsigned cast, std::string_view kernel)
-      : kernel_(demanded_kernel(kernel)), data_(data, PyBUF_SIMPLE) {
+      : kernel_(demanded_kernel(kernel)), data_(data) {
     require(width == 1 || width == 2 || width == 4 || width == 8, "width must be 1, 2, 4 or 8");
     require(transform <= static_cast<unsigned>(NumberTransform::grouped_float_difference), "transform must be 0 to 4");
     require(cast <= static_cast<unsigned>(NumberCast::f32_to_f16), "cast must be 0, 1 or 2");
@@ -71,7 +53,7 @@ class Call {
     require(data_.size() % width == 0, "data must be whole elements");
     require(data_.size() <= size_max, "data is larger than 1 GiB");
     require((transform != 0) == !base.is_none(), "a base belongs to every transform but 0");
-    if (!base.is_none()) base_.emplace(base, PyBUF_SIMPLE);
+    if (!base.is_none()) base_.emplace(base);
     const std::size_t count = data_.size() / width;
     require(!base_ || base_->size() == count * (cast == 0 ? width : 4), "base must have as many elements as data");
     job_ = {data_.data(), nullptr, base_ ? base_->data() : nullptr, nullptr, count, width,
@@ -87,25 +69,24 @@ class Call {
   }
 
   void run_into(void (*NumbersKernel::*side)(const NumbersJob&), nb::handle target) {
-    const View view(target, PyBUF_WRITABLE);
+    const WriteBuffer view(target);
     require(view.size() == size(), "target must be as large as the data");
     require(!view.overlaps(data_) && !(base_ && view.overlaps(*base_)), "target must not overlap what is read");
-    run(side, view.data());
+    run(side, view.target());
   }
 
   nb::bytes result(void (*NumbersKernel::*side)(const NumbersJob&)) {
-    nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size())));
-    if (!bytes.is_valid()) throw nb::python_error();
-    run(side, reinterpret_cast<u8*>(PyBytes_AsString(bytes.ptr())));
-    return nb::borrow<nb::bytes>(bytes);
+    const NewBytes bytes(size());
+    run(side, bytes.data());
+    return nb::borrow<nb::bytes>(bytes.object());
   }
 
  private:
   std::size_t size() const { return data_.size(); }
 
   const NumbersKernel& kernel_;
-  View data_;
-  std::optional<View> base_;
+  ReadBuffer data_;
+  std::optional<ReadBuffer> base_;
   NumbersJob job_;
 };
 

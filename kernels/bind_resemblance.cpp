@@ -5,11 +5,11 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
-#include "read_buffer.hpp"
+#include "bind_table.hpp"
+#include "python_buffer.hpp"
 #include "resemblance.hpp"
 
 namespace nb = nanobind;
@@ -21,39 +21,12 @@ using namespace ohdiff;
 
 constexpr std::size_t kFeaturesSize = feature_count * sizeof(u32);
 
-[[noreturn]] void raise(const TableError& error) {
-  const auto path = nb::steal(PyUnicode_DecodeFSDefault(error.path.c_str()));
-  if (!path.is_valid()) throw nb::python_error();
-  errno = error.code;
-  PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
-  throw nb::python_error();
-}
-
-template <class Work>
-auto without_gil(Work work) {
-  try {
-    const nb::gil_scoped_release released;
-    return work();
-  } catch (const TableError& error) {
-    raise(error);
-  }
-}
-
-// A str, bytes or path-like in the file system's own encoding; empty for None.
-std::string file_name(nb::handle path) {
+// Empty for None: a table in memory.
+std::string table_name(nb::handle path) {
   if (path.is_none()) return {};
-  PyObject* encoded = nullptr;
-  if (!PyUnicode_FSConverter(path.ptr(), &encoded)) throw nb::python_error();
-  const auto owner = nb::steal(encoded);
-  if (PyBytes_Size(encoded) == 0) throw std::invalid_argument("the path is empty");
-  return {PyBytes_AsString(encoded), static_cast<std::size_t>(PyBytes_Size(encoded))};
-}
-
-TableTag table_tag(const nb::bytes& tag) {
-  TableTag result;
-  if (tag.size() != result.size()) throw std::invalid_argument("tag is 32 bytes");
-  std::memcpy(result.data(), tag.data(), result.size());
-  return result;
+  const auto name = file_name(path);
+  if (name.empty()) throw std::invalid_argument("the path is empty");
+  return name;
 }
 
 // A copy, because a buffer need not be aligned for integers.
@@ -66,7 +39,7 @@ std::vector<u32> checked_features(const ReadBuffer& buffer) {
 
 void open_table(ResemblanceTable* place, const nb::object& path, std::uint64_t chunk_count_max, const nb::bytes& tag,
                 bool is_writable) {
-  const auto name = file_name(path);
+  const auto name = table_name(path);
   const auto checked_tag = table_tag(tag);
   without_gil([&] { new (place) ResemblanceTable(name, chunk_count_max, checked_tag, is_writable); });
 }

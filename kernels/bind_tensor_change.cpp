@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "read_buffer.hpp"
+#include "python_buffer.hpp"
 #include "tensor_change.hpp"
 
 namespace nb = nanobind;

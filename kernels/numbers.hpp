@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "number_transforms.hpp"
+
 namespace ohdiff {
 
 // The same as in boundary_rule.hpp, which numbers have no other use for.
@@ -16,17 +18,6 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using u16 = unsigned short;
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8);
-
-// Values are those of the format.
-enum class NumberTransform : u8 {
-  none = 0,
-  xor_base = 1,
-  float_difference = 2,
-  integer_difference = 3,
-  grouped_float_difference = 4,  // grouped by the magnitude of the base, so that alike differences lie together
-};
-
-enum class NumberCast : u8 { none = 0, f32_to_bf16 = 1, f32_to_f16 = 2 };
 
 struct NumbersJob {
   const u8* from;  // elements to be split, or planes to be joined: count * width bytes

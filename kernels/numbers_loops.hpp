@@ -1,6 +1,6 @@
 // The loops of numbers.hpp, written for compilers to vectorise. Each source that includes this defines
 // OHDIFF_NUMBERS_TARGET, the instruction set of its copy; all is internal to that source, so that no linker can take
-// one copy for another. The copies differ in speed alone.
+// one copy for another. The copies differ in speed alone. What one number becomes stands in number_codes.hpp.
 //
 // Elements pass through tiles that stay in the first-level cache: loaded there whatever their alignment, transformed in
 // place, and written as planes, one plane at a time.
@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#define OHDIFF_NUMBER_FUNCTION OHDIFF_NUMBERS_TARGET inline
+#include "number_codes.hpp"
 #include "numbers.hpp"
 
 namespace ohdiff {
@@ -21,80 +23,12 @@ static_assert(std::endian::native == std::endian::little);
 constexpr std::size_t tile_size = 4096;  // bytes of elements
 
 template <class Word>
-constexpr unsigned bits_of = 8 * sizeof(Word);
-
-template <class Word>
-constexpr Word sign_of = static_cast<Word>(Word{1} << (bits_of<Word> - 1));
-
-template <class Word>
 constexpr std::size_t tile_count = tile_size / sizeof(Word);
-
-// Floats as integers of the same order: negative ones reversed and below the others.
-template <class Word>
-OHDIFF_NUMBERS_TARGET inline Word ordered(Word bits) {
-  const Word negative = static_cast<Word>(0 - (bits >> (bits_of<Word> - 1)));
-  return static_cast<Word>(bits ^ (negative | sign_of<Word>));
-}
-
-template <class Word>
-OHDIFF_NUMBERS_TARGET inline Word unordered(Word value) {
-  const Word negative = static_cast<Word>((value >> (bits_of<Word> - 1)) - 1);
-  return static_cast<Word>(value ^ (negative | sign_of<Word>));
-}
-
-template <class Word>
-OHDIFF_NUMBERS_TARGET inline Word zigzag(Word difference) {
-  const Word negative = static_cast<Word>(0 - (difference >> (bits_of<Word> - 1)));
-  return static_cast<Word>(static_cast<Word>(difference << 1) ^ negative);
-}
-
-template <class Word>
-OHDIFF_NUMBERS_TARGET inline Word unzigzag(Word code) {
-  return static_cast<Word>((code >> 1) ^ static_cast<Word>(0 - (code & 1)));
-}
 
 // The eight bits below the sign: in f32 and bf16 the exponent.
 template <class Word>
 OHDIFF_NUMBERS_TARGET inline u8 magnitude(Word bits) {
   return static_cast<u8>(static_cast<Word>(bits << 1) >> (bits_of<Word> - 8));
-}
-
-// Rounds to nearest, ties to even; every NaN becomes 0x7FC0. Like f16_of_f32 in 32 bits, or GCC 12 does not vectorise.
-OHDIFF_NUMBERS_TARGET inline u32 bf16_of_f32(u32 bits) {
-  const u32 rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-  return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : rounded;
-}
-
-// Rounds to nearest, ties to even; what is too large becomes infinite, every NaN 0x7E00 with its sign.
-OHDIFF_NUMBERS_TARGET inline u32 f16_of_f32(u32 bits) {
-  const u32 size = bits & 0x7FFFFFFF;
-  const u32 normal = (size - 0x38000000 + 0xFFF + ((size >> 13) & 1)) >> 13;
-  // Below 2^-14 the significand is shifted to units of 2^-24, by 14 at least; from a shift of 25 on nothing remains.
-  const u32 distance = 126 - (size >> 23);
-  const u32 below = distance < 14 ? 14 : distance;
-  const u32 shift = below > 25 ? 25 : below;
-  const u32 significand = (size & 0x7FFFFF) | 0x800000;
-  const u32 subnormal = (significand + (u32{1} << (shift - 1)) - 1 + ((significand >> shift) & 1)) >> shift;
-  u32 half = size < 0x38800000 ? subnormal : normal;
-  half = size >= 0x47800000 ? 0x7C00 : half;
-  half = size > 0x7F800000 ? 0x7E00 : half;
-  return half | ((bits >> 16) & 0x8000);
-}
-
-template <class Word, NumberTransform transform>
-OHDIFF_NUMBERS_TARGET inline Word encoded(Word value, Word base) {
-  if constexpr (transform == NumberTransform::none) return value;
-  if constexpr (transform == NumberTransform::xor_base) return static_cast<Word>(value ^ base);
-  if constexpr (transform == NumberTransform::integer_difference) return zigzag(static_cast<Word>(value - base));
-  return zigzag(static_cast<Word>(ordered(value) - ordered(base)));
-}
-
-template <class Word, NumberTransform transform>
-OHDIFF_NUMBERS_TARGET inline Word decoded(Word code, Word base) {
-  if constexpr (transform == NumberTransform::none) return code;
-  if constexpr (transform == NumberTransform::xor_base) return static_cast<Word>(code ^ base);
-  if constexpr (transform == NumberTransform::integer_difference) return static_cast<Word>(unzigzag(code) + base);
-  return unordered(static_cast<Word>(unzigzag(code) + ordered(base)));
 }
 
 // Hardware prefetchers stop at page borders: asking for the next tile meanwhile is 1.4 times as fast on data outside

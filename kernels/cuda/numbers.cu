@@ -5,9 +5,22 @@
 // count of elements, and transform | cast << 32; from, to u8[count * width]; base u8[count * width], 4 bytes an element
 // under a cast, unused without a transform; these three of any alignment, without overlap. Limits: count < 2^31; a cast
 // needs a width of 2; a job with an unknown transform does nothing. Arithmetic wraps at the element's width.
-#include "number_codes.cuh"
+#include "device.cuh"
+
+#define OHDIFF_NUMBER_FUNCTION __device__ __forceinline__
+#include "number_codes.hpp"
 
 namespace ohdiff {
+
+using u16 = unsigned short;
+
+// Codes of transforms and casts as they stand in a job, which may hold any other.
+__device__ constexpr u32 code_of(NumberTransform transform) { return static_cast<u32>(transform); }
+__device__ constexpr u32 code_of(NumberCast cast) { return static_cast<u32>(cast); }
+
+__device__ __forceinline__ u16 cast_of_f32(u32 bits, u32 cast) {
+  return static_cast<u16>(cast == code_of(NumberCast::f32_to_bf16) ? bf16_of_f32(bits) : f16_of_f32(bits));
+}
 
 constexpr u32 quad_count = 4;  // elements that a thread takes at a time: a whole word of each plane
 constexpr u32 words_per_job = 5;
@@ -94,7 +107,7 @@ __device__ __forceinline__ void store_planes(const Group<Word, count>& group, u8
 template <class Word, u32 count>
 __device__ __forceinline__ Group<Word, count> load_base(const Job& job, u64 first) {
   if constexpr (sizeof(Word) == 2) {
-    if (job.cast != cast_none) {
+    if (job.cast != code_of(NumberCast::none)) {
       const Group<u32, count> wide = load_group<u32, count>(job.base + first * sizeof(u32));
       Group<Word, count> group;
 #pragma unroll
@@ -105,10 +118,10 @@ __device__ __forceinline__ Group<Word, count> load_base(const Job& job, u64 firs
   return load_group<Word, count>(job.base + first * sizeof(Word));
 }
 
-template <class Word, u32 transform, u32 count>
+template <class Word, NumberTransform transform, u32 count>
 __device__ __forceinline__ void split_group(const Job& job, u64 first) {
   Group<Word, count> group = load_group<Word, count>(job.from + first * sizeof(Word));
-  if constexpr (transform != transform_none) {
+  if constexpr (transform != NumberTransform::none) {
     const Group<Word, count> base = load_base<Word, count>(job, first);
 #pragma unroll
     for (u32 i = 0; i < count; ++i) group.element[i] = encoded<Word, transform>(group.element[i], base.element[i]);
@@ -116,10 +129,10 @@ __device__ __forceinline__ void split_group(const Job& job, u64 first) {
   store_planes(group, job.to + first, job.count);
 }
 
-template <class Word, u32 transform, u32 count>
+template <class Word, NumberTransform transform, u32 count>
 __device__ __forceinline__ void join_group(const Job& job, u64 first) {
   Group<Word, count> group = load_planes<Word, count>(job.from + first, job.count);
-  if constexpr (transform != transform_none) {
+  if constexpr (transform != NumberTransform::none) {
     const Group<Word, count> base = load_base<Word, count>(job, first);
 #pragma unroll
     for (u32 i = 0; i < count; ++i) group.element[i] = decoded<Word, transform>(group.element[i], base.element[i]);
@@ -130,7 +143,8 @@ __device__ __forceinline__ void join_group(const Job& job, u64 first) {
 // Whether all fours of a job can be loaded and stored at once: elements, base, and every plane.
 template <class Word>
 __device__ __forceinline__ bool is_aligned(const Job& job, const u8* elements, const u8* planes) {
-  const u64 base_alignment = sizeof(Word) == 2 && job.cast != cast_none ? alignof(Quad<u32>) : alignof(Quad<Word>);
+  const bool is_cast = sizeof(Word) == 2 && job.cast != code_of(NumberCast::none);
+  const u64 base_alignment = is_cast ? alignof(Quad<u32>) : alignof(Quad<Word>);
   return address_of(elements) % alignof(Quad<Word>) == 0 && address_of(job.base) % base_alignment == 0 &&
          (address_of(planes) | job.count) % alignof(Quad<u8>) == 0;
 }
@@ -145,7 +159,7 @@ __device__ __forceinline__ void visit_groups(const Job& job, Visit visit) {
   }
 }
 
-template <class Word, u32 transform>
+template <class Word, NumberTransform transform>
 __device__ __forceinline__ void split(const Job& job) {
   if (is_aligned<Word>(job, job.from, job.to)) {
     visit_groups<quad_count>(job, [&](u64 first) { split_group<Word, transform, quad_count>(job, first); });
@@ -154,7 +168,7 @@ __device__ __forceinline__ void split(const Job& job) {
   }
 }
 
-template <class Word, u32 transform>
+template <class Word, NumberTransform transform>
 __device__ __forceinline__ void join(const Job& job) {
   if (is_aligned<Word>(job, job.to, job.from)) {
     visit_groups<quad_count>(job, [&](u64 first) { join_group<Word, transform, quad_count>(job, first); });
@@ -167,10 +181,10 @@ template <class Word>
 __device__ __forceinline__ void split_job(const u64* jobs) {
   const Job job = job_at(jobs, blockIdx.y);
   switch (job.transform) {
-    case transform_none: return split<Word, transform_none>(job);
-    case transform_xor_base: return split<Word, transform_xor_base>(job);
-    case transform_float_difference: return split<Word, transform_float_difference>(job);
-    case transform_integer_difference: return split<Word, transform_integer_difference>(job);
+    case code_of(NumberTransform::none): return split<Word, NumberTransform::none>(job);
+    case code_of(NumberTransform::xor_base): return split<Word, NumberTransform::xor_base>(job);
+    case code_of(NumberTransform::float_difference): return split<Word, NumberTransform::float_difference>(job);
+    case code_of(NumberTransform::integer_difference): return split<Word, NumberTransform::integer_difference>(job);
   }
 }
 
@@ -178,10 +192,10 @@ template <class Word>
 __device__ __forceinline__ void join_job(const u64* jobs) {
   const Job job = job_at(jobs, blockIdx.y);
   switch (job.transform) {
-    case transform_none: return join<Word, transform_none>(job);
-    case transform_xor_base: return join<Word, transform_xor_base>(job);
-    case transform_float_difference: return join<Word, transform_float_difference>(job);
-    case transform_integer_difference: return join<Word, transform_integer_difference>(job);
+    case code_of(NumberTransform::none): return join<Word, NumberTransform::none>(job);
+    case code_of(NumberTransform::xor_base): return join<Word, NumberTransform::xor_base>(job);
+    case code_of(NumberTransform::float_difference): return join<Word, NumberTransform::float_difference>(job);
+    case code_of(NumberTransform::integer_difference): return join<Word, NumberTransform::integer_difference>(job);
   }
 }
 

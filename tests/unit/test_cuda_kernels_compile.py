@@ -72,7 +72,8 @@ def test_the_installed_package_holds_the_sources_that_nvrtc_needs() -> None:
     if package == KERNELS.parent / "ohdiff":
         pytest.skip("the package is used in place, not installed")
     installed = package / "chunking" / "cuda_sources"
-    sources = [*SOURCES.glob("*.cu*"), KERNELS / "boundary_rule.hpp"]
+    shared = [KERNELS / name for name in ("boundary_rule.hpp", "number_codes.hpp", "number_transforms.hpp")]
+    sources = [*SOURCES.glob("*.cu*"), *shared]
     assert {path.name for path in installed.iterdir()} == {path.name for path in sources}
     for path in sources:
         assert (installed / path.name).read_bytes() == path.read_bytes()
