@@ -6,6 +6,7 @@ void bind_id_table(nanobind::module_& module);
 void bind_resemblance(nanobind::module_& module);
 void bind_numbers(nanobind::module_& module);
 void bind_tensor_change(nanobind::module_& module);
+void bind_memory(nanobind::module_& module);
 
 NB_MODULE(_kernels, module) {
   module.doc() = "Compute kernels: boundary scan, features, the sorted id table, and the resemblance table.";
@@ -14,4 +15,5 @@ NB_MODULE(_kernels, module) {
   bind_resemblance(module);
   bind_numbers(module);
   bind_tensor_change(module);
+  bind_memory(module);
 }

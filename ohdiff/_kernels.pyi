@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 from typing_extensions import Buffer
 
+def are_equal(one: Buffer, other: Buffer) -> bool:
+    """Whether two contiguous buffers hold the same bytes; the interpreter's lock is released meanwhile."""
+
 def available_kernels() -> list[str]:
     """Names of the kernels that this CPU can run, best first; the last is "scalar"."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
 
+from ohdiff_format.limits import ID_SIZE
 from ohdiff_format.tree import EMPTY_CONTENT, Content
 
 from .diff_sides import Directory, EmptyDirectory, SnapshotDirectory
@@ -151,7 +152,7 @@ def _compare(
     if left.same_as(right):
         return
     undecided: list[tuple[Entry, Entry]] = []
-    for before, after in _pairs(left.entries(), right.entries()):
+    for before, after in _pairs(*_entries(left, right)):
         if before is None or after is None or stat.S_IFMT(before.mode) != stat.S_IFMT(after.mode):
             yield from _replaced(left, right, before, after)
             continue
@@ -172,6 +173,13 @@ def _compare(
             yield Change("metadata", after.path, before, after, details, (left, right))
     if undecided:
         yield _Undecided((left, right), undecided)
+
+
+def _entries(left: Directory, right: Directory) -> tuple[Iterator[Entry], Iterator[Entry]]:
+    """The entries of both in order of name; of two snapshots only those that may differ."""
+    if isinstance(left, SnapshotDirectory) and isinstance(right, SnapshotDirectory):
+        return left.entries_apart(right)
+    return left.entries(), right.entries()
 
 
 def _replaced(
@@ -298,15 +306,15 @@ def _add_up(result: DiffResult, left: Directory) -> None:
                 unseen[chunk_id] = unseen.get(chunk_id, 0) + size
     for change in result.changes:
         if change.chunks[0] is not None:
-            _forget(unseen, change.chunks[0])
-    if unseen and isinstance(left, SnapshotDirectory):
-        for entry in left.walk():
-            if entry.is_file:
-                _forget(unseen, left.chunks(entry))
+            _forget(unseen, change.chunks[0].ids)
+    if isinstance(left, SnapshotDirectory):
+        elsewhere = left.file_chunk_ids()
+        while unseen and (ids := next(elsewhere, None)) is not None:
+            _forget(unseen, ids)
     result.new_size = sum(unseen.values())
     result.shared_size = total - result.new_size
 
 
-def _forget(unseen: dict[bytes, int], chunks: Content) -> None:
-    for chunk_id in chunks.chunk_ids():
-        unseen.pop(chunk_id, None)
+def _forget(unseen: dict[bytes, int], ids: bytes) -> None:
+    for start in range(0, len(ids), ID_SIZE):
+        unseen.pop(ids[start : start + ID_SIZE], None)

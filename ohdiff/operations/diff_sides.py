@@ -85,6 +85,15 @@ class SnapshotDirectory:
         entries = self._tree.entries(self.content, self.path)
         return (entry for entry in entries if entry.name == self._only) if self._only else entries
 
+    def entries_apart(self, other: SnapshotDirectory) -> tuple[Iterator[Entry], Iterator[Entry]]:
+        """Entries of both, in order of name, but for those that stand in leaves that both have."""
+        if self._only or other._only:
+            return self.entries(), other.entries()
+        shared = self._leaf_ids() & other._leaf_ids()
+        sides = (self, other)
+        left, right = (side._tree.entries(side.content, side.path, shared) for side in sides)
+        return left, right
+
     def child(self, entry: Entry) -> SnapshotDirectory:
         """A directory in it."""
         return SnapshotDirectory(self._tree, entry.content, entry.path)
@@ -114,14 +123,21 @@ class SnapshotDirectory:
 
     def same_as(self, other: Directory) -> bool:
         """Equal contents are equal trees."""
-        return isinstance(other, SnapshotDirectory) and other.content == self.content
+        return isinstance(other, SnapshotDirectory) and other.content == self.content and other._only == self._only
 
-    def walk(self) -> Iterator[Entry]:
-        """Every entry below."""
+    def file_chunk_ids(self) -> Iterator[bytes]:
+        """The ids of the chunks of all files in it and below, many at a time back to back."""
+        if not self._only:
+            yield from self._tree.file_chunk_ids(self.content)
+            return
         for entry in self.entries():
-            yield entry
             if entry.is_directory:
-                yield from self._tree.walk(entry.content, entry.path)
+                yield from self._tree.file_chunk_ids(entry.content)
+            elif entry.is_file:
+                yield self.chunks(entry).ids
+
+    def _leaf_ids(self) -> set[bytes]:
+        return {leaf_id for leaf_id, _ in self._tree.chunk_list(self.content)}
 
 
 class FolderSide:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from ohdiff.filesystem import DirectoryHandle, EntryColumns, may_have_holes, read_entries
@@ -19,6 +20,9 @@ from .source_rules import DirectoryRules
 from .tree_writer import select_rows
 
 _NAMES_PER_CALL: Final = 4096
+# Names looked at before the next unit of work, about 2 ms: asking for one per directory of a few names cost a fifth of
+# the time of a snapshot of an unchanged source tree.
+_NAMES_PER_UNIT: Final = 512
 EntryError = tuple[bytes, int, str]
 
 
@@ -33,6 +37,7 @@ class SourceListing:
 
     def __init__(self, pace: Pace = UNPACED) -> None:
         self._pace = pace
+        self._names_since_unit = 0
         self.uids: set[int] = set()
         self.gids: set[int] = set()
         self.errors: list[EntryError] = []
@@ -60,7 +65,7 @@ class SourceListing:
         self, handle: DirectoryHandle, path: bytes, names: list[bytes], rules: DirectoryRules
     ) -> tuple[Listing, list[int]]:
         """The kept entries among `names`, without xattrs and contents, and the rows of files that may have holes."""
-        with self._pace.unit():
+        with self._unit(len(names)):
             entries = read_entries(handle, names, with_xattrs=False)
         self.errors += entries.errors
         self.uids.update(entries.uids)
@@ -70,6 +75,15 @@ class SourceListing:
         if rows is None:
             return listing, _rows_with_holes(entries, range(len(listing)))
         return select_rows(listing, rows), _rows_with_holes(entries, rows)
+
+
+    def _unit(self, name_count: int) -> AbstractContextManager[None]:
+        """A unit of work once enough names have been looked at, small directories counting together."""
+        self._names_since_unit += name_count
+        if self._names_since_unit < _NAMES_PER_UNIT:
+            return nullcontext()
+        self._names_since_unit = 0
+        return self._pace.unit()
 
 
 _EMPTY: Final = Listing()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import stat
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ohdiff.errors import IntegrityError, NoSnapshotError
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff_format.errors import FormatError
-from ohdiff_format.tree import Content, Listing, decode_content, decode_listing
+from ohdiff_format.tree import Content, Listing, decode_content, decode_leaf_contents, decode_listing
 
 _Value = TypeVar("_Value")
 
@@ -101,19 +101,21 @@ class TreeReader:
         parts = list(self.flat(content))
         return Content(b"".join(part.ids for part in parts), tuple(size for part in parts for size in part.sizes))
 
-    def leaves(self, content: Content) -> Iterator[tuple[bytes, int, Listing]]:
-        """The (id, length, listing) of each leaf of a directory, in order of name."""
+    def leaves(self, content: Content, without: Set[bytes] = frozenset()) -> Iterator[tuple[bytes, int, Listing]]:
+        """The (id, length, listing) of each leaf of a directory, in order of name, but for those of some ids."""
         last = b""
         for chunk_id, size in self.chunk_list(content):
+            if chunk_id in without:
+                continue
             listing = self._decode(chunk_id, decode_listing, size)
             if listing.names and listing.names[0] <= last:
                 raise IntegrityError(f"the tree leaf {chunk_id.hex()[:16]} is out of order")
             last = listing.names[-1] if listing.names else last
             yield chunk_id, size, listing
 
-    def entries(self, content: Content, path: bytes) -> Iterator[Entry]:
-        """The entries of the directory at `path`, in order of name."""
-        for _, _, listing in self.leaves(content):
+    def entries(self, content: Content, path: bytes, without: Set[bytes] = frozenset()) -> Iterator[Entry]:
+        """The entries of the directory at `path`, in order of name, but for those in leaves of some ids."""
+        for _, _, listing in self.leaves(content, without):
             for row, name in enumerate(listing.names):
                 yield Entry(path + b"/" + name, listing, row)
 
@@ -128,6 +130,17 @@ class TreeReader:
             yield entry
             if entry.is_directory:
                 stack.append(self.entries(entry.content, entry.path))
+
+    def file_chunk_ids(self, content: Content) -> Iterator[bytes]:
+        """The ids of the chunks of all files in a directory and below, many at a time back to back, in no order."""
+        waiting = [content]
+        while waiting:
+            for leaf_id, size in self.chunk_list(waiting.pop()):
+                leaf = self._decode(leaf_id, decode_leaf_contents, size)
+                yield leaf.file_ids
+                for file in leaf.deep_files:
+                    yield from (part.ids for part in self.flat(file))
+                waiting += reversed(leaf.directories)
 
     def find(self, root: Content, path: bytes) -> Entry | None:
         """The entry at an absolute path; None means the root itself. NoSnapshotError if there is none."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ohdiff.buffers import are_equal
+from ohdiff._kernels import are_equal
 from ohdiff.errors import IntegrityError
 from ohdiff_format.blocks import CODEC_NUMBERS, CODEC_RAW, as_prefix, decode_block_into
 from ohdiff_format.envelope import Buffer

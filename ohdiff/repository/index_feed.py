@@ -12,7 +12,7 @@ from ohdiff_format.index import PackRecord
 from .index import ChunkIndex
 from .lost_bases import split_prefixes
 
-_CHUNKS_PER_INDEX: Final = 250_000
+_CHUNKS_PER_INDEX: Final = 100_000
 _PACKS_PER_INDEX: Final = 64
 
 
@@ -28,29 +28,31 @@ class IndexFeed:
         self._index = index
         self._on_indexed = on_indexed
         self._closed: list[PackRecord] = []
+        self._closed_chunks = 0
         self._lock = threading.Lock()
 
     def add(self, pack: PackRecord) -> None:
         """A pack is durable."""
         with self._lock:
-            self._closed.append(pack)
+            self._close(pack)
 
     def flush_if_many(self) -> None:
         """Store an index object if there is enough for one."""
         with self._lock:
-            chunk_count = sum(len(block.chunk_sizes) for pack in self._closed for block in pack.blocks)
-            is_enough = chunk_count >= _CHUNKS_PER_INDEX or len(self._closed) >= _PACKS_PER_INDEX
+            is_enough = self._closed_chunks >= _CHUNKS_PER_INDEX or len(self._closed) >= _PACKS_PER_INDEX
         if is_enough:
             self.flush()
 
     def flush(self) -> None:
         """Store an index object for every closed pack whose base chunks are durable; the others wait."""
         with self._lock:
-            packs, self._closed = self._closed, []
+            packs, self._closed, self._closed_chunks = self._closed, [], 0
         ready = self._ready(packs)
         waiting = {pack.pack_id for pack in packs} - {pack.pack_id for pack in ready}
         with self._lock:
-            self._closed += [pack for pack in packs if pack.pack_id in waiting]
+            for pack in packs:
+                if pack.pack_id in waiting:
+                    self._close(pack)
         if ready:
             self._index.add(ready)
             self._on_indexed(ready)
@@ -60,6 +62,10 @@ class IndexFeed:
         self.flush()
         if self._closed:
             raise IntegrityError("a block stands on a chunk that was not stored", hint="snapshot again")
+
+    def _close(self, pack: PackRecord) -> None:
+        self._closed.append(pack)
+        self._closed_chunks += sum(len(block.chunk_sizes) for block in pack.blocks)
 
     def _ready(self, packs: list[PackRecord]) -> list[PackRecord]:
         """The packs that stand on nothing but each other and what is indexed."""

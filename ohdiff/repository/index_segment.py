@@ -12,7 +12,7 @@ import os
 import struct
 from array import array
 from collections.abc import Container, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -175,14 +175,22 @@ def write_segment(stem: Path, packs: Sequence[PackRecord], tag: bytes) -> None:
     # Of equal keys the table keeps the first: the one that stands on the fewest other blocks.
     for block_row in sorted(range(len(blocks)), key=lambda row: blocks[row].depth):
         block = blocks[block_row]
-        starts = accumulate(block.chunk_sizes[:-1], initial=0)
-        values.extend(chain.from_iterable(zip(repeat(block_row), starts, block.chunk_sizes, strict=False)))
+        values += _values(block_row, block.chunk_sizes)
         keys += block.chunk_prefixes
     if values.itemsize != 4 or struct.pack("=I", 1) != struct.pack("<I", 1):
         raise NotImplementedError("the local index needs a little-endian machine")
     counts = (len(packs), len(blocks), len(base_table) // ID_PREFIX_SIZE)
     _write_blocks(stem.with_suffix(".blocks"), counts, (pack_table, block_table, base_table))
     write_id_table(str(stem.with_suffix(".ids")), bytes(keys), values.tobytes(), ID_PREFIX_SIZE, VALUE.size, tag)
+
+
+def _values(block_row: int, sizes: Sequence[int]) -> array[int]:
+    """The values of the chunks of one block, back to back: see VALUE."""
+    values = array("I", bytes(VALUE.size * len(sizes)))
+    values[0::3] = array("I", [block_row]) * len(sizes)
+    values[1::3] = array("I", accumulate(sizes[:-1], initial=0) if sizes else ())
+    values[2::3] = array("I", sizes)
+    return values
 
 
 def merge_segments(stem: Path, segments: Sequence[IndexSegment], tag: bytes) -> None:

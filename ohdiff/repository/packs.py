@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from ohdiff.buffers import are_equal
+from ohdiff._kernels import are_equal
 from ohdiff.errors import IntegrityError
 from ohdiff_format.envelope import KIND_PACK, Buffer, Sealer
 from ohdiff_format.index import PackRecord
@@ -41,7 +41,7 @@ _OPEN_DATA_PACKS: Final = 2
 # From this size on a pack is closed at the first block after which padding would add less than 1 part in 512.
 _CLOSABLE_SIZE_BYTES: Final = 16 << 20
 _CLOSING_WASTE: Final = 512
-_PACK_CHUNKS_MAX: Final = 500_000
+_PACK_CHUNKS_MAX: Final = 65_536
 # A pack that is being committed is a file and a descriptor, no memory: one that the medium works on, one that waits.
 _COMMITS_MAX: Final = 2
 

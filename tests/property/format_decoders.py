@@ -239,6 +239,7 @@ def all_decoders() -> list[Decoder]:
         Decoder("planes", _decode_planes, samples.numbers),
         Decoder("numbers", _decode_numbers, samples.numbers),
         Decoder("leaf", tree.decode_listing, samples.leaves, bytes),
+        Decoder("contents of a leaf", tree.decode_leaf_contents, samples.leaves, bytes),
         Decoder("content list", tree.decode_content, samples.lists, bytes),
         Decoder("reader: leaf", _reading(reader.parse_leaf), samples.leaves, bytes),
         Decoder("reader: footer", _reading(_reader_footer), samples.bodies["footer"], packed),

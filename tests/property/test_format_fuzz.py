@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_samples_with_a_value_replaced_are_refused_or_decoded(decoder: Decoder, 
 
 
 LEAVES = next(decoder for decoder in DECODERS if decoder.name == "leaf")
+
+
+@settings(FUZZING, max_examples=400)
+@given(data=st.one_of(mutated(LEAVES.samples), restructured(LEAVES)))
+def test_the_contents_of_a_leaf_are_the_same_without_its_entries(data: bytes) -> None:
+    try:
+        listing = tree.decode_listing(data)
+    except FormatError:
+        return
+    rows = list(zip(listing.modes, listing.contents, strict=True))
+    files = [content for mode, content in rows if not stat.S_ISDIR(mode)]
+    found = tree.decode_leaf_contents(data)
+    assert found.file_ids == b"".join(content.ids for content in files if content.depth == 0)
+    assert found.deep_files == [content for content in files if content.depth]
+    assert [content for content in found.directories if content.ids] == [
+        content for mode, content in rows if stat.S_ISDIR(mode) and content.ids
+    ]
 
 
 @settings(FUZZING, max_examples=400)

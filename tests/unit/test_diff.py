@@ -22,7 +22,7 @@ from support.vault import Told, Vault, engine_of
 
 from ohdiff.errors import IntegrityError
 from ohdiff.filesystem import DirectoryHandle
-from ohdiff.operations import diff_reading
+from ohdiff.operations import diff_reading, tree_reader, tree_writer
 from ohdiff.operations.diff import Change, DiffResult, diff
 from ohdiff.operations.diff_content import changed_ranges, content_change
 from ohdiff.operations.diff_reading import FolderReader
@@ -219,21 +219,72 @@ def test_an_unchanged_subtree_of_two_snapshots_is_not_entered(sides: Sides, sour
     before = sides.vault.store(source)
     write(source / "loud" / "file", b"after!")
     after = sides.vault.store(source)
-    entered = []
+    entered: list[bytes] = []
 
     class Watched(SnapshotDirectory):
         def child(self, entry: object) -> SnapshotDirectory:
             child = super().child(entry)  # type: ignore[arg-type]
             return Watched(child._tree, child.content, child.path)
 
-        def entries(self) -> Iterator[object]:  # type: ignore[override]
+        def entries_apart(self, other: SnapshotDirectory) -> tuple[Iterator[Entry], Iterator[Entry]]:
             entered.append(self.path)
-            return super().entries()
+            return super().entries_apart(other)
 
     with sides.vault.tree() as tree:
         left, right = (Watched(tree, tree.directory(each.root, bytes(source))[0], b"") for each in (before, after))
         assert told(diff(left, right)) == [("modified", b"/loud/file")]
-    assert b"/quiet" not in entered
+    assert entered == [b"", b"/loud"]
+
+
+def test_of_a_large_folder_only_leaves_that_differ_are_read(
+    sides: Sides, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6000):
+        write(source / f"{number:05}", b"%d" % number)
+    before = sides.vault.store(source)
+    write(source / "03000", b"changed")
+    (source / "04000").unlink()
+    after = sides.vault.store(source)
+    decoded: list[bytes] = []
+    decode = tree_reader.decode_listing
+    monkeypatch.setattr(tree_reader, "decode_listing", lambda data: decoded.append(data) or decode(data))
+    with sides.vault.tree() as tree:
+        contents = [tree.directory(each.root, bytes(source))[0] for each in (before, after)]
+        decoded.clear()
+        result = diff(*(SnapshotDirectory(tree, content, b"") for content in contents))
+    assert told(result) == [("modified", b"/03000"), ("removed", b"/04000")]
+    assert result.new_size == len(b"changed")
+    assert len(contents[0].sizes) > 6
+    assert len(decoded) <= 4
+
+
+def test_one_file_against_another_of_the_same_leaf_is_compared(sides: Sides, source: Path) -> None:
+    write(source / "one", b"first text")
+    write(source / "two", b"other text")
+    stored = sides.vault.store(source)
+    with sides.vault.tree() as tree:
+        content = tree.directory(stored.root, bytes(source))[0]
+        result = diff(*(SnapshotDirectory(tree, content, b"", name) for name in (b"one", b"two")))
+    assert told(result) == [("removed", b"/one"), ("added", b"/two")]
+    assert (result.new_size, result.removed_size) == (10, 10)
+
+
+def test_the_chunks_of_all_files_are_those_that_a_walk_finds(
+    sides: Sides, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_writer, "INLINE_CHUNKS_MAX", 4)
+    build_zoo(source)
+    write(source / "many chunks", random_bytes(3 * MiB, 1))
+    (source / "empty").mkdir()
+    for number in range(300):
+        write(source / "folder" / "deep" / f"{number}", b"%d" % (number % 7))
+    stored = sides.vault.store(source)
+    with sides.vault.tree() as tree:
+        files = [entry for entry in tree.walk(stored.root) if entry.is_file]
+        assert any(entry.content.depth for entry in files)
+        walked = [chunk_id for entry in files for chunk_id in tree.joined(entry.content).chunk_ids()]
+        found = b"".join(tree.file_chunk_ids(stored.root))
+    assert Counter(found[start : start + 32] for start in range(0, len(found), 32)) == Counter(walked)
 
 
 def test_a_snapshot_against_its_own_folder_reads_no_file(
