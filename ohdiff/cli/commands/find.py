@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from ohdiff.errors import UsageError
+from ohdiff.operations.find import Finder
 from ohdiff.operations.tree_reader import Entry
 from ohdiff.repository.snapshots import StoredSnapshot
 
-from ..access import Access, opened
+from ..access import opened
 from ..entries import entry_fields, long_line
 from ..selection import selected, snapshot_filter, tell_damaged
 from ..shared import Output, filter_options, shared
@@ -46,8 +47,9 @@ def find(
     count = 0
     with opened(output) as access:
         listed = selected(access, selectors, snapshot_filter(hosts, tags, paths))
+        finder = Finder(access.tree, fits)
         for each in listed.stored:
-            count += _show(output, each, _search(access, each, fits), is_long)
+            count += _show(output, each, finder.search(each.root), is_long)
     output.summary([counted(count, "match").replace("matchs", "matches")], matches=count, snapshots=len(listed.stored))
     return tell_damaged(output, listed, "find")
 
@@ -66,10 +68,6 @@ def _matcher(patterns: Sequence[str], ignores_case: bool) -> Callable[[bytes], b
         return any(each.match(name) for each in names) or any(each.match(path) for each in whole)
 
     return fits
-
-
-def _search(access: Access, stored: StoredSnapshot, fits: Callable[[bytes], bool]) -> Iterator[Entry]:
-    return (entry for entry in access.tree.walk(stored.root) if fits(entry.path))
 
 
 def _show(output: Output, stored: StoredSnapshot, found: Iterator[Entry], is_long: bool) -> int:
