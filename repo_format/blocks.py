@@ -5,6 +5,7 @@ Blocks of numbers are decoded to their planes in numbers.py; joining planes is l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import zstandard
@@ -53,6 +54,30 @@ def decode_block_into(
     except zstandard.ZstdError as error:
         raise FormatError(f"a zstd frame does not decode: {error}") from error
     if size != len(target):
+        raise FormatError("a zstd frame gave another size than declared")
+
+
+def decode_block_pieces(
+    decompressor: zstandard.ZstdDecompressor, payload: Buffer, plain_size: int, room: memoryview
+) -> Iterator[memoryview]:
+    """The plain bytes of a block of zstd, piece by piece: all in `room`, each valid until the next is asked for.
+
+    FormatError unless they are exactly `plain_size` long.
+
+    Parameters
+    ----------
+    decompressor : of the calling thread; for a delta, with its base as prefix.
+    """
+    check_frame(payload, plain_size)
+    reader = decompressor.stream_reader(payload)
+    left = plain_size
+    try:
+        while size := reader.readinto(room):
+            left -= size
+            yield room[:size]
+    except zstandard.ZstdError as error:
+        raise FormatError(f"a zstd frame does not decode: {error}") from error
+    if left:
         raise FormatError("a zstd frame gave another size than declared")
 
 

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+import zstandard
+
 from ohdiff._kernels import are_equal
 from ohdiff.errors import IntegrityError
-from ohdiff_format.blocks import CODEC_NUMBERS, CODEC_RAW, as_prefix, decode_block_into
+from ohdiff_format.blocks import CODEC_NUMBERS, CODEC_RAW, as_prefix, decode_block_pieces
 from ohdiff_format.envelope import Buffer
+from ohdiff_format.errors import FormatError
 from ohdiff_format.pack import depth_of
 
 from .block_decoder import decode
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 _SURE_SHARE: Final = 0.1
 # A delta must be this much smaller: it costs the loading of its bases whenever it is read.
 _WORTH_SHARE: Final = 0.9
+# What is decoded to be compared stays in the processor's cache. Measured with whole blocks of 8 MiB: 821 MB/s against
+# 879 where memory is fast, 434 against 823 where it is not.
+_PIECE_SIZE_BYTES: Final = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +69,14 @@ class EncodedObserver(Protocol):
 
 
 class Encoder:
-    """What one encoding thread uses again and again: contexts, and room to gather and to decode a block."""
+    """What one encoding thread uses again and again: contexts, and room to gather a block and to decode pieces."""
 
     def __init__(self, level: int | None, on_encoded: EncodedObserver | None = None) -> None:
         self._on_encoded = on_encoded
         self._plain_encoder = BlockEncoder(level)
         self._gathered = bytearray()
-        self._decoded = bytearray()
+        self._decompressor = zstandard.ZstdDecompressor()
+        self._piece = bytearray(_PIECE_SIZE_BYTES)
 
     def encode(self, block: OpenBlock) -> Encoded:
         """Compress a block; IntegrityError unless decoding gives its bytes back."""
@@ -101,10 +108,22 @@ class Encoder:
         return simple
 
     def _survives(self, encoded: Encoded, plain: memoryview) -> bool:
+        try:
+            return self._gives(encoded, plain)
+        except FormatError:
+            return False
+
+    def _gives(self, encoded: Encoded, plain: memoryview) -> bool:
         if encoded.codec == CODEC_NUMBERS:
             return are_equal(decode(encoded, encoded.payload, encoded.base), plain)
-        if len(self._decoded) < len(plain):
-            self._decoded = bytearray(len(plain))
-        with memoryview(self._decoded)[: len(plain)] as decoded:
-            decode_block_into(encoded.codec, encoded.payload, decoded, as_prefix(encoded.base))
-            return are_equal(decoded, plain)
+        decompressor = self._decompressor
+        if encoded.base:
+            decompressor = zstandard.ZstdDecompressor(dict_data=as_prefix(encoded.base))
+        start = 0
+        with memoryview(self._piece) as room:
+            for piece in decode_block_pieces(decompressor, encoded.payload, len(plain), room):
+                end = start + len(piece)
+                if not are_equal(piece, plain[start:end]):
+                    return False
+                start = end
+        return True

@@ -15,12 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import zstandard
 from blake3 import blake3
 
 import ohdiff_format
 from ohdiff.repository import block_decoder
 from ohdiff_format import config, envelope, index, keys, numbers, pack, snapshot, tree
-from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS, as_prefix, decode_block, decode_block_into
+from ohdiff_format.blocks import (
+    CODEC_DELTA,
+    CODEC_NUMBERS,
+    as_prefix,
+    decode_block,
+    decode_block_into,
+    decode_block_pieces,
+)
 from ohdiff_format.errors import FormatError
 from ohdiff_format.limits import ID_PREFIX_SIZE
 
@@ -168,6 +176,12 @@ def _decode_delta_into(data: bytes) -> object:
     return room
 
 
+def _decode_delta_pieces(data: bytes) -> object:
+    size, base, payload = _split(data)
+    decompressor = zstandard.ZstdDecompressor(dict_data=as_prefix(base))
+    return sum(len(piece) for piece in decode_block_pieces(decompressor, payload, size, memoryview(bytearray(1000))))
+
+
 def _decode_planes(data: bytes) -> object:
     """Four bytes of parameters first."""
     size, _, payload = _split(data[4:])
@@ -235,6 +249,7 @@ def all_decoders() -> list[Decoder]:
         Decoder("block", _decode_block, blocks),
         Decoder("delta", _decode_delta, samples.deltas),
         Decoder("delta into memory", _decode_delta_into, samples.deltas),
+        Decoder("delta in pieces", _decode_delta_pieces, samples.deltas),
         Decoder("parameters", numbers.parse_parameters, samples.parameters),
         Decoder("planes", _decode_planes, samples.numbers),
         Decoder("numbers", _decode_numbers, samples.numbers),

@@ -6,10 +6,18 @@ import struct
 
 import pytest
 import zstandard
-from support.sources import random_bytes
+from support.sources import random_bytes, text_bytes
 
 from ohdiff_format import envelope
-from ohdiff_format.blocks import CODEC_DELTA, CODEC_RAW, CODEC_ZSTD, as_prefix, decode_block, decode_block_into
+from ohdiff_format.blocks import (
+    CODEC_DELTA,
+    CODEC_RAW,
+    CODEC_ZSTD,
+    as_prefix,
+    decode_block,
+    decode_block_into,
+    decode_block_pieces,
+)
 from ohdiff_format.errors import AuthenticationError, FormatError, UnknownFeatureError
 from ohdiff_format.limits import BASE_SIZE_BYTES_MAX, BLOCK_SIZE_BYTES_MAX, OBJECT_PLAIN_SIZE_BYTES_MAX
 
@@ -234,6 +242,35 @@ def test_a_delta_comes_back_with_its_base_only() -> None:
     for wrong in (b"", base[:-1], random_bytes(50_000, 3)):
         try:
             assert decode_block(CODEC_DELTA, frame, len(plain), wrong) != plain
+        except FormatError:
+            continue
+
+
+def in_pieces(frame: bytes, size: int, base: bytes = b"", room_size: int = 4096) -> bytes:
+    decompressor = zstandard.ZstdDecompressor(dict_data=as_prefix(base))
+    return b"".join(map(bytes, decode_block_pieces(decompressor, frame, size, memoryview(bytearray(room_size)))))
+
+
+@pytest.mark.parametrize("room_size", [1000, 4096, 100_000])
+def test_a_block_comes_back_in_pieces(room_size: int) -> None:
+    base, plain = random_bytes(50_000, 1), random_bytes(50_000, 1)[:40_000] + random_bytes(10_000, 2)
+    assert in_pieces(zstandard.ZstdCompressor().compress(plain), len(plain), b"", room_size) == plain
+    frame = zstandard.ZstdCompressor(dict_data=as_prefix(base)).compress(plain)
+    assert in_pieces(frame, len(plain), base, room_size) == plain
+
+
+@pytest.mark.parametrize("size", [0, 9_999, 10_001])
+def test_pieces_of_another_size_than_expected_are_refused(size: int) -> None:
+    with pytest.raises(FormatError):
+        in_pieces(zstandard.ZstdCompressor().compress(bytes(10_000)), size)
+
+
+def test_pieces_of_a_damaged_or_cut_frame_are_refused_or_differ() -> None:
+    plain = text_bytes(20_000, 1)
+    frame = zstandard.ZstdCompressor().compress(plain)
+    for broken in (frame[:-5], frame[:100], b"", bytes([*frame[:50], frame[50] ^ 1, *frame[51:]])):
+        try:
+            assert in_pieces(broken, len(plain)) != plain
         except FormatError:
             continue
 
