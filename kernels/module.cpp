@@ -7,6 +7,7 @@ void bind_resemblance(nanobind::module_& module);
 void bind_numbers(nanobind::module_& module);
 void bind_tensor_change(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);
+void bind_delta_frame(nanobind::module_& module);
 
 NB_MODULE(_kernels, module) {
   module.doc() = "Compute kernels: boundary scan, features, the sorted id table, and the resemblance table.";
@@ -16,4 +17,5 @@ NB_MODULE(_kernels, module) {
   bind_numbers(module);
   bind_tensor_change(module);
   bind_memory(module);
+  bind_delta_frame(module);
 }

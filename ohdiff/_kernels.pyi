@@ -399,3 +399,28 @@ class ResemblanceTable:
     @property
     def resident_bytes(self) -> int:
         """Memory for the table; pages of a file count once they were read."""
+
+def encode_delta(plain: Buffer, base: Buffer, size_max: int) -> bytes | None:
+    """A zstd frame of bytes that are nearly those of their base, which a decoder needs as prefix.
+
+    Several times as fast as a compressor that looks for everything: bytes that the base does not have stay as they are.
+    The same inputs give the same frame.
+
+    Parameters
+    ----------
+    plain, base : bytes-like
+        At most 128 MiB each; contiguous host memory, read in place while the interpreter's lock is released, and not
+        kept.
+    size_max : int
+        The largest frame of use.
+
+    Returns
+    -------
+    bytes or None
+        None if the frame would be larger.
+
+    Raises
+    ------
+    ValueError
+        An input is too large.
+    """

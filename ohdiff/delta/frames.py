@@ -7,6 +7,7 @@ from typing import Final
 
 import zstandard
 
+from ohdiff._kernels import encode_delta
 from ohdiff_format.blocks import as_prefix
 
 # New bytes that resemble their base are long matches: more effort than level 1 finds nothing. Measured on 561 MB of a
@@ -16,6 +17,10 @@ _LEVEL: Final = 1
 _HASH_LOG: Final = 17
 # Covers the base and the block.
 _WINDOW_LOG: Final = 22
+# A native frame of at most this share is taken: it is made at 6 times the speed, and leaves what is new uncompressed.
+# Stored bytes of two updates, MB: a database 1.09 -> 1.56, no frame above; source files 1.82 -> 2.14 with one frame in
+# five above, 2.30 with 1/50 and one in eight, 1.96 with 1/100 and every second one.
+_NATIVE_SHARE: Final = 1 / 64
 # How many blocks may turn out worthless before only one in so many is tried.
 _CREDIT_MAX: Final = 16
 _RARELY: Final = 8
@@ -51,6 +56,11 @@ class Budget:
 
 def compress(plain: memoryview, base: Base) -> bytes:
     """One frame of `plain` with the base as prefix."""
+    frame = encode_delta(plain, base.data, int(_NATIVE_SHARE * len(plain)))
+    return _compress_thoroughly(plain, base) if frame is None else frame
+
+
+def _compress_thoroughly(plain: memoryview, base: Base) -> bytes:
     parameters = zstandard.ZstdCompressionParameters.from_level(
         _LEVEL, window_log=_WINDOW_LOG, hash_log=_HASH_LOG, source_size=len(plain), dict_size=len(base.data)
     )

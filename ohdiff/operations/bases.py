@@ -69,9 +69,8 @@ class StoredBases:
             chosen = self._choose(candidates, is_metadata=is_metadata)
             if not chosen:
                 return None
-            prefixes = b"".join(chosen)
             depth = 1 + max(location.block.depth for location in chosen.values())
-            return Base(prefixes, self._chunks.bases(prefixes), depth)
+            return Base(b"".join(chosen), self._chunks.bases_at(chosen.items()), depth)
         except (IntegrityError, StorageError) as error:
             self.note(error)
             return None

@@ -14,7 +14,7 @@ _MIB: Final = 1 << 20
 _BASE_BYTES: Final = 80 * _MIB
 # A reader holds its batch, and one that waits to be taken.
 _READER_BYTES: Final = 16 * _MIB
-# An encoder holds what it compressed, and what it decoded again.
+# An encoder holds what it compressed, and the block of bases that it works along.
 _ENCODER_BYTES: Final = 16 * _MIB
 # A block in flight: 8 MiB plain at first, later plain and compressed together.
 _BLOCK_BYTES: Final = 16 * _MIB

@@ -10,7 +10,7 @@ from typing import Final
 
 from ohdiff.chunking.engine import Engine
 from ohdiff.repository.chunk_reader import ChunkReader
-from ohdiff.repository.chunk_writer import ChunkSink, ChunkWriter, DrySink
+from ohdiff.repository.chunk_writer import BLOCK_SIZE_BYTES, ChunkSink, ChunkWriter, DrySink
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.scheduling.pace import UNPACED, Pace, PacedExecutor
@@ -19,9 +19,8 @@ from .bases import DEPTH_MAX, StoredBases
 from .resembling import Resembling
 from .tree_reader import TreeReader
 
-# Decoded blocks of the parent's trees, and of bases: both are read in about the order in which they were stored.
+# Decoded blocks of the parent's trees, which are read in about the order in which they were stored.
 TREE_CACHE_SIZE_BYTES: Final = 8 << 20
-_BASE_CACHE_SIZE_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,8 @@ def open_sink(
         yield DrySink(repository, index), None
         return
     level, depth = options.level, options.queue_depth
+    if options.pace.leaves_page_cache:
+        repository.storage.spare_page_cache()
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(options.encoders, thread_name_prefix="encoder"))
         encoders = PacedExecutor(pool, options.pace)
@@ -64,7 +65,9 @@ def open_sink(
         resembling = Resembling.open(repository, engine, DEPTH_MAX)
         if resembling is not None:
             stack.callback(resembling.close)
-        bases = StoredBases(index, ChunkReader(repository, index, _BASE_CACHE_SIZE_BYTES), tree, resembling)
+        # Each encoder works its way along the bases of its own blocks, and one more block is on its way in.
+        reader = ChunkReader(repository, index, (options.encoders + 1) * BLOCK_SIZE_BYTES)
+        bases = StoredBases(index, reader, tree, resembling)
         writer = ChunkWriter(
             repository, index, encoders, level=level, queue_depth=depth, planner=bases, on_encoded=resembling
         )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 from typing import Final
 
 from blake3 import blake3
 
 from ohdiff.errors import IntegrityError, ObjectMissingError, UnsupportedFormatError
+from ohdiff_format.blocks import CODEC_ZSTD, decode_block_into
 from ohdiff_format.envelope import HEADER_SIZE_MAX, KIND_PACK, Buffer, Sealer
 from ohdiff_format.errors import FormatError, UnknownFeatureError
 from ohdiff_format.limits import BASE_SIZE_BYTES_MAX, DEPTH_MAX
 
 from . import objects
+from .block_cache import ROOM_SIZE_BYTES, BlockCache, DecodedBlock
 from .block_decoder import decode
 from .index import ChunkIndex
 from .index_segment import BlockLocation, ChunkLocation
@@ -39,14 +40,10 @@ class ChunkReader:
         self._repository = repository
         self._index = index
         self._id_key = repository.chunk_id_key
-        self._cache_size_max = cache_size_bytes
-        self._cache: OrderedDict[tuple[bytes, int], Buffer] = OrderedDict()
-        self._cache_size = 0
-        self._loading: dict[tuple[bytes, int], Future[Buffer]] = {}
+        self._blocks = BlockCache(cache_size_bytes)
         # A decoded block, and where in it the chunk that was read last ends.
         self._next: tuple[Buffer, int] | None = None
         self._sealers: dict[bytes, Sealer] = {}
-        self._lock = threading.Lock()
 
     def locate(self, chunk_ids: Sequence[bytes]) -> list[ChunkLocation]:
         """Where chunks lie; IntegrityError if the repository lacks one."""
@@ -105,79 +102,67 @@ class ChunkReader:
 
     def block(self, location: BlockLocation) -> Buffer:
         """The plain bytes of a block, from the cache if it is there."""
-        return self._block(location, 0)
+        return self._blocks.take(location, lambda: DecodedBlock(self._load(location, 0)))
 
     def bases(self, prefixes: bytes) -> bytes:
         """The bytes of base chunks, named by 16 bytes each, back to back and verified."""
         return self._bases(prefixes, 0)
 
+    def bases_at(self, places: Iterable[tuple[bytes, ChunkLocation]]) -> bytes:
+        """As `bases`, of chunks whose places are known already."""
+        return self._bases_at(places, 0)
+
     def load_block(self, location: BlockLocation) -> Buffer:
         """Read, open and decode a block, without the cache but for what it stands on."""
         return self._load(location, 0)
 
-    def _block(self, location: BlockLocation, chain: int) -> Buffer:
-        key = (location.pack_id, location.number)
-        with self._lock:
-            cached = self._cache.get(key)
-            if cached is not None:
-                self._cache.move_to_end(key)
-                return cached
-            loading = self._loading.get(key)
-            # One that stands on others is loaded by whoever wants it: bases in a circle would wait for each other.
-            if loading is None and not location.base_prefixes:
-                loading = self._loading[key] = Future()
-                is_mine = True
-            else:
-                is_mine = False
-        if loading is None:
-            return self._remember(key, self._load(location, chain))
-        if not is_mine:
-            return loading.result()
-        try:
-            plain = self._remember(key, self._load(location, chain))
-        except BaseException as error:
-            loading.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._loading[key]
-        loading.set_result(plain)
-        return plain
-
-    def _remember(self, key: tuple[bytes, int], plain: Buffer) -> Buffer:
-        with self._lock:
-            if key not in self._cache:
-                self._cache[key] = plain
-                self._cache_size += len(plain)
-            while self._cache_size > self._cache_size_max and len(self._cache) > 1:
-                _, dropped = self._cache.popitem(last=False)
-                self._cache_size -= len(dropped)
-        return plain
-
     def _bases(self, prefixes: bytes, chain: int) -> bytes:
         """The base chunks of a block upon which stand `chain` others."""
         names = split_prefixes(prefixes)
-        locations = self._index.find(names)
-        parts: list[memoryview] = []
-        for name, location in zip(names, locations, strict=True):
+        places: list[tuple[bytes, ChunkLocation]] = []
+        for name, location in zip(names, self._index.find(names), strict=True):
             if location is None:
                 raise IntegrityError(
                     f"base chunk {name.hex()} is in no index",
                     hint="run: ohdiff check, which names the files that it touches",
                     item=name.hex(),
                 )
-            parts.append(self._base(name, location, chain))
-        if sum(len(part) for part in parts) > BASE_SIZE_BYTES_MAX:
-            raise IntegrityError("the base chunks of a block are larger than their limit")
-        return b"".join(parts)
+            places.append((name, location))
+        return self._bases_at(places, chain)
 
-    def _base(self, name: bytes, location: ChunkLocation, chain: int) -> memoryview:
+    def _bases_at(self, places: Iterable[tuple[bytes, ChunkLocation]], chain: int) -> bytes:
+        parts: list[bytes] = []
+        for block, group in groupby(places, key=lambda place: place[1].block):
+            parts.append(self._bases_in(block, list(group), chain))
+            if sum(map(len, parts)) > BASE_SIZE_BYTES_MAX:
+                raise IntegrityError("the base chunks of a block are larger than their limit")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _bases_in(self, block: BlockLocation, places: Sequence[tuple[bytes, ChunkLocation]], chain: int) -> bytes:
+        """Base chunks that lie in one block: copied, so that the block need not stay for the sake of a few."""
         if chain >= DEPTH_MAX:
-            raise self._damaged(location.block, f"base chunk {name.hex()} stands on a chain that does not end")
-        plain = self._block(location.block, chain + 1)
-        return self._verified(plain, location, name)
+            raise self._damaged(block, f"base chunk {places[0][0].hex()} stands on a chain that does not end")
+        with self._blocks.using(block, lambda: self._load_base(block, chain + 1)) as plain:
+            return b"".join([self._verified(plain, location, name) for name, location in places])
+
+    def _load_base(self, location: BlockLocation, chain: int) -> DecodedBlock:
+        """A block of base chunks: in memory that is used again where that saves much."""
+        if location.codec != CODEC_ZSTD or not ROOM_SIZE_BYTES // 2 < location.plain_size <= ROOM_SIZE_BYTES:
+            return DecodedBlock(self._load(location, chain))
+        opened = self._open(location)
+        with self._blocks.room() as room, self._naming(location):
+            plain = memoryview(room)[: location.plain_size]
+            decode_block_into(location.codec, opened, plain)
+        return DecodedBlock(plain, room)
 
     def _load(self, location: BlockLocation, chain: int) -> Buffer:
+        opened = self._open(location)
+        base = self._bases(location.base_prefixes, chain) if location.base_prefixes else b""
+        with self._naming(location):
+            return decode(location, opened, base)
+
+    def _open(self, location: BlockLocation) -> bytes:
+        """Read a block and decrypt it."""
         name = f"{FOLDER}/{location.pack_id.hex()}"
         try:
             sealer = self._sealer(location, name)
@@ -193,10 +178,16 @@ class ChunkReader:
             if objects.hash_object(self._repository, name, self._repository.storage.size(name)) == location.pack_id:
                 raise
             raise self._damaged(location, "its bytes do not match its name") from None
-        base = self._bases(location.base_prefixes, chain) if location.base_prefixes else b""
+        with self._naming(location):
+            return sealer.open(location.number, sealed)
+
+    @contextmanager
+    def _naming(self, location: BlockLocation) -> Iterator[None]:
+        """What does not decode is an error of this block."""
         try:
-            return decode(location, sealer.open(location.number, sealed), base)
+            yield
         except UnknownFeatureError as error:
+            name = f"{FOLDER}/{location.pack_id.hex()}"
             raise UnsupportedFormatError(f"{name}: {error}", hint="upgrade ohdiff", item=name) from error
         except FormatError as error:
             raise self._damaged(location, str(error)) from error

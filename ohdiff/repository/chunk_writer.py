@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -43,6 +43,11 @@ _BLOCK_CHUNKS_MAX: Final = 65_536
 # Plain bytes of a delta block. Measured at level 1 with a hash table of 2^17 on 5,265 changed source files: 512 KiB
 # 1.30 MB, 256 KiB 1.27, 1 MiB 2.21, for which the table is too small; one for 1 MiB costs a third of the speed.
 _DELTA_BLOCK_SIZE_BYTES: Final = 512 << 10
+# Delta blocks that one worker encodes one after the other: their bases lie side by side, about as many as one block
+# holds, so that workers seldom wait for each other to decode the same one.
+_DELTA_RUN_SIZE_BYTES: Final = BLOCK_SIZE_BYTES
+# What is known of a chunk until it is encoded takes as much memory as a tiny one itself.
+_DELTA_RUN_CHUNKS_MAX: Final = 1024
 
 
 @dataclass(slots=True)
@@ -101,10 +106,34 @@ class Deduplicator:
     def __init__(self, index: ChunkIndex) -> None:
         self._index = index
         self._pending: set[bytes] = set()
+        # What the index said of the chunks that were asked for last, all of a buffer at once.
+        self._ids = b""
+        self._prefixes: list[bytes] = []
+        self._known: Sequence[int] = b""
+
+    def new_in(self, ids: bytes, first: int, last: int) -> tuple[Sequence[bytes], Sequence[int]]:
+        """Prefixes and `new_flags` of the chunks `first` to `last` (exclusive) of those with these ids."""
+        if ids is not self._ids:
+            self._prefixes = [ids[i : i + ID_PREFIX_SIZE] for i in range(0, len(ids), ID_SIZE)]
+            self._known, self._ids = self._look_up(self._prefixes), ids
+        prefixes = self._prefixes[first:last]
+        return prefixes, self._flags(prefixes, self._known[first:last])
 
     def new_flags(self, prefixes: Sequence[bytes]) -> Sequence[int]:
         """For each prefix, whether its chunk must be stored; it counts as seen from now on."""
-        known = self._index.contains(b"".join(prefixes)) if self._index.chunk_count else bytes(len(prefixes))
+        return self._flags(prefixes, self._look_up(prefixes))
+
+    def settle(self, packs: Sequence[PackRecord]) -> None:
+        """Forget chunks that the index holds by now."""
+        self._ids = b""
+        for pack in packs:
+            for block in pack.blocks:
+                self._pending.difference_update(split_prefixes(block.chunk_prefixes))
+
+    def _look_up(self, prefixes: Sequence[bytes]) -> Sequence[int]:
+        return self._index.contains(b"".join(prefixes)) if self._index.chunk_count else bytes(len(prefixes))
+
+    def _flags(self, prefixes: Sequence[bytes], known: Sequence[int]) -> Sequence[int]:
         pending = self._pending
         flags = []
         for prefix, is_known in zip(prefixes, known, strict=True):
@@ -113,12 +142,6 @@ class Deduplicator:
                 pending.add(prefix)
             flags.append(is_new)
         return flags
-
-    def settle(self, packs: Sequence[PackRecord]) -> None:
-        """Forget chunks that the index holds by now."""
-        for pack in packs:
-            for block in pack.blocks:
-                self._pending.difference_update(split_prefixes(block.chunk_prefixes))
 
 
 class _DeltaBlock:
@@ -161,6 +184,8 @@ class ChunkWriter:
         self._metadata = OpenBlock(is_metadata=True)
         self._planner = planner
         self._delta = _DeltaBlock()
+        self._delta_run: list[OpenBlock] = []
+        self._delta_runs_left = threading.Semaphore(queue_depth)
         self._metadata_delta = _DeltaBlock(is_metadata=True)
         self._encoders = threading.local()
         self._feed = IndexFeed(index, self._dedup.settle)
@@ -185,9 +210,8 @@ class ChunkWriter:
         ids : 32 bytes for every chunk.
         bases : what knows which stored chunks these resemble, if anything does.
         """
-        prefixes = [ids[i : i + ID_PREFIX_SIZE] for i in range(first * ID_SIZE, last * ID_SIZE, ID_SIZE)]
+        prefixes, flags = self._dedup.new_in(ids, first, last)
         start = cuts[first - 1] if first else 0
-        flags = self._dedup.new_flags(prefixes)
         if bases is not None:
             self._add_resembling(buffer, start, list(zip(prefixes, flags, cuts[first:last], strict=True)), bases)
             return
@@ -222,7 +246,7 @@ class ChunkWriter:
     def end_buffer(self, buffer: PooledBuffer) -> None:
         """No more chunks of this buffer will be added: releases it for its giver."""
         buffer.release()
-        self._delta.block.detach(buffer)
+        self._end_buffer_of_deltas(buffer)
         if self._data.size >= _FULL_BLOCK_SIZE_BYTES:
             self._submit_data()
         else:
@@ -257,6 +281,7 @@ class ChunkWriter:
         self._submit(self._metadata)
         for delta in (self._delta, self._metadata_delta):
             self._submit_delta(delta)
+        self._submit_delta_run()
         self._packer.finish()
         self._feed.finish()
         self.counts.stored_size = self._packer.packs.stored_size
@@ -318,14 +343,61 @@ class ChunkWriter:
         block, candidates = delta.block, list(delta.candidates)
         if self._planner is not None and candidates:
             block.plan = self._planner.plan(candidates, is_metadata=block.is_metadata)
-        self._submit(block)
+        if not block.sizes:
+            return
+        run = self._delta_run
+        run.append(block)
+        is_large = sum(each.size for each in run) > _DELTA_RUN_SIZE_BYTES - _DELTA_BLOCK_SIZE_BYTES
+        if is_large or sum(len(each.sizes) for each in run) > _DELTA_RUN_CHUNKS_MAX:
+            self._submit_delta_run()
+
+    def _end_buffer_of_deltas(self, buffer: PooledBuffer) -> None:
+        """Copy what is taken from a buffer: a run is not encoded at once, and blocks of many parts are copied anyway.
+
+        If that was much of it, the bases probably end about here, too.
+        """
+        size = 0
+        for block in (*self._delta_run, self._delta.block):
+            size += block.size_in(buffer)
+            block.copy_out(buffer)
+        # The memory of a buffer is not asked for in vain: it may have to be fetched from a device.
+        if size and 2 * size >= len(buffer.data):
+            self._submit_delta_run()
+
+    def _submit_delta_run(self) -> None:
+        run, self._delta_run = self._delta_run, []
+        if not run:
+            return
+        futures = [Future[Encoded]() for _ in run]
+        # Another one is gathered while so many are encoded: more would be memory and no gain.
+        self._delta_runs_left.acquire()
+        self._executor.submit(self._encode_run, run, futures)
+        for block, future in zip(run, futures, strict=True):
+            self._put(block, future)
         self._feed.flush_if_many()
 
     def _submit(self, block: OpenBlock) -> None:
         if block.sizes:
-            self.counts.added_chunks += len(block.sizes)
-            self.counts.added_size += block.size
-            self._packer.put(block, self._executor.submit(self._encode, block))
+            self._put(block, self._executor.submit(self._encode, block))
+
+    def _put(self, block: OpenBlock, future: Future[Encoded]) -> None:
+        self.counts.added_chunks += len(block.sizes)
+        self.counts.added_size += block.size
+        self._packer.put(block, future)
+
+    def _encode_run(self, run: Sequence[OpenBlock], futures: Sequence[Future[Encoded]]) -> None:
+        """Runs in the pool; an error of one block is its own."""
+        try:
+            for block, future in zip(run, futures, strict=True):
+                if not future.set_running_or_notify_cancel():
+                    block.release()
+                    continue
+                try:
+                    future.set_result(self._encode(block))
+                except BaseException as error:  # noqa: BLE001 - raised by whoever asks for the result
+                    future.set_exception(error)
+        finally:
+            self._delta_runs_left.release()
 
     def _encode(self, block: OpenBlock) -> Encoded:
         """Runs in the pool."""
@@ -356,9 +428,9 @@ class DrySink:
         bases: BaseFinder | None = None,
     ) -> None:
         """Count the new ones among chunks `first` to `last` of a buffer."""
-        prefixes = [ids[i : i + ID_PREFIX_SIZE] for i in range(first * ID_SIZE, last * ID_SIZE, ID_SIZE)]
+        _, flags = self._dedup.new_in(ids, first, last)
         start = cuts[first - 1] if first else 0
-        for is_new, end in zip(self._dedup.new_flags(prefixes), cuts[first:last], strict=True):
+        for is_new, end in zip(flags, cuts[first:last], strict=True):
             if is_new:
                 self.counts.added_chunks += 1
                 self.counts.added_size += end - start

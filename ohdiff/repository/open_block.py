@@ -63,17 +63,28 @@ class OpenBlock:
         self.prefixes.append(prefix)
         self.size += len(data)
 
+    def size_in(self, buffer: PooledBuffer) -> int:
+        """How many bytes of the block lie in the buffer that is being added from."""
+        return self._last_size if self._buffers and self._buffers[-1] is buffer else 0
+
     def detach(self, buffer: PooledBuffer) -> None:
         """No more will come from this buffer: if little of it was taken, copy that and let the buffer go.
 
         So a block of few new chunks out of each of many buffers does not hold on to all of them.
         """
-        if self._buffers and self._buffers[-1] is buffer and 2 * self._last_size < len(buffer.data):
-            tail = self.parts[-self._last_parts :]
-            self.parts[-self._last_parts :] = [memoryview(b"".join(tail))]
-            del tail
-            self._buffers.pop().release()
-            self._last_parts = self._last_size = 0
+        size = self.size_in(buffer)
+        if size and 2 * size < len(buffer.data):
+            self.copy_out(buffer)
+
+    def copy_out(self, buffer: PooledBuffer) -> None:
+        """Copy what was taken from this buffer, if it is the last one, and let it go."""
+        if not self.size_in(buffer):
+            return
+        tail = self.parts[-self._last_parts :]
+        self.parts[-self._last_parts :] = [memoryview(b"".join(tail))]
+        del tail
+        self._buffers.pop().release()
+        self._last_parts = self._last_size = 0
 
     def gather(self, room: bytearray) -> memoryview:
         """The parts back to back: moved together where they lie if nobody else uses their buffer, else copied.

@@ -134,6 +134,9 @@ class Storage(Protocol):
     def delete(self, name: str) -> None:
         """Remove an object; on return the removal is durable. Needs no free space."""
 
+    def spare_page_cache(self) -> None:
+        """From now on, keep nothing of what is written in this machine's page cache, where others' data is to stay."""
+
     def free_size(self) -> int | None:
         """Bytes that can still be written, or None where that is unknown or unbounded."""
 

@@ -146,6 +146,10 @@ class LocalStorage:
                 self._calls.unlink(path)
             self._calls.sync_folder(path.parent)
 
+    def spare_page_cache(self) -> None:
+        """See `Storage.spare_page_cache`."""
+        self._calls.spares_page_cache = True
+
     def free_size(self) -> int | None:
         with self._reporting("ask for the free space of", "the repository"):
             found = os.statvfs(self._root)

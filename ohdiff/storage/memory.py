@@ -107,6 +107,9 @@ class MemoryStorage:
             self._object(name)
             del self._folder_of(name)[name]
 
+    def spare_page_cache(self) -> None:
+        """See `Storage.spare_page_cache`; nothing is cached twice here."""
+
     def free_size(self) -> int | None:
         return None
 

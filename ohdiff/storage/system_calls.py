@@ -19,7 +19,14 @@ _NO_LOCKS: Final = NOT_SUPPORTED | {errno.ENOLCK}
 
 
 class SystemCalls:
-    """Each method does what its name says, or raises OSError."""
+    """Each method does what its name says, or raises OSError.
+
+    Attributes
+    ----------
+    spares_page_cache : whether what was written is not to stay in the page cache.
+    """
+
+    spares_page_cache = False
 
     def make_folder(self, path: Path, mode: int = 0o700) -> None:
         path.mkdir(mode)
@@ -56,6 +63,12 @@ class SystemCalls:
         if sys.platform != "darwin":
             with suppress(OSError):
                 os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+
+    def forget(self, descriptor: int) -> None:
+        """A file that was written and synced need not stay in memory, where others' data is to stay there."""
+        if self.spares_page_cache and sys.platform != "darwin":
+            with suppress(OSError):
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def read_at(self, descriptor: int, size: int, offset: int) -> bytes:
         return os.pread(descriptor, size, offset)

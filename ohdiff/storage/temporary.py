@@ -73,6 +73,7 @@ class TemporaryFile:
 
     def close(self) -> None:
         """Let go of the file; whatever name it has stays."""
+        self._calls.forget(self._descriptor)
         self._calls.close(self._descriptor)
 
     def _flush(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -17,14 +17,19 @@ from support.sources import random_bytes, text_bytes
 from support.vault import Vault, object_names
 
 from ohdiff.buffers import BufferPool, PooledBuffer
+from ohdiff.delta.frames import Base, compress
 from ohdiff.errors import IntegrityError, StorageError
 from ohdiff.repository import chunk_writer, index_feed
 from ohdiff.repository.block_encoder import BlockEncoder
 from ohdiff.repository.chunk_reader import ChunkReader
-from ohdiff.repository.chunk_writer import ChunkWriter, DrySink
+from ohdiff.repository.chunk_writer import ChunkWriter, Deduplicator, DrySink
+from ohdiff.repository.encoding import Encoded, Encoder
 from ohdiff.repository.index import open_index
+from ohdiff.repository.open_block import OpenBlock
 from ohdiff.storage import MemoryStorage
-from ohdiff_format.blocks import decode_block
+from ohdiff_format.blocks import CODEC_DELTA, CODEC_ZSTD, decode_block
+from ohdiff_format.index import PackRecord
+from ohdiff_format.pack import BlockRecord
 
 KiB = 1 << 10
 
@@ -234,6 +239,236 @@ def test_a_block_that_does_not_survive_compression_is_an_integrity_error(
         with pytest.raises(IntegrityError):
             work.writer.finish()
         work.writer.abort()
+    assert object_names(vault.storage, ["packs", "index"]) == []
+
+
+def test_chunks_that_were_indexed_meanwhile_are_known_for_the_rest_of_a_buffer(vault: Vault) -> None:
+    chunk, other = text_bytes(3_000, 1), text_bytes(3_000, 2)
+    with desk(vault) as work:
+        dedup = Deduplicator(work.index)
+        ids = work.id_of(chunk) + work.id_of(other) + work.id_of(chunk)
+        assert dedup.new_in(ids, 0, 1) == ([ids[:16]], [True])
+        work.add([chunk])
+        work.writer.finish()
+        block = BlockRecord(0, CODEC_ZSTD, [len(chunk)], ids[:16])
+        dedup.settle([PackRecord(bytes(32), 0, 0, False, [block])])
+        assert dedup.new_in(ids, 1, 3) == ([ids[32:48], ids[64:80]], [True, False])
+        assert dedup.new_in(ids, 0, 3)[1] == [False, False, False]
+
+
+class Seen:
+    """Notes the first byte of every block that it is shown."""
+
+    def __init__(self) -> None:
+        self.blocks: list[int] = []
+
+    def remember(self, plain: memoryview, sizes: Sequence[int], prefixes: Sequence[bytes], depth: int) -> None:
+        self.blocks.append(plain[0])
+
+
+def test_blocks_that_are_nearly_their_base_are_not_shown_for_their_resemblance() -> None:
+    seen = Seen()
+    encoder = Encoder(3, seen)
+    base = random_bytes(200_000, 1)
+    for first, changed_size in ((1, 10), (2, 20_000), (3, 200_000)):
+        plain = bytes([first]) + base[1:-changed_size] + text_bytes(changed_size, first)
+        block = OpenBlock(plan=Resembling(lambda view: delta_of(view, base)))
+        block.append(memoryview(plain), bytes(16))
+        encoded = encoder.encode(block)
+        assert (encoded.codec == CODEC_DELTA) == (first < 3)
+    assert seen.blocks == [2, 3]
+
+
+def delta_of(plain: memoryview, base: bytes) -> Encoded:
+    payload = compress(plain, Base(bytes(16), base, 1))
+    return Encoded(CODEC_DELTA, payload, len(plain), bytes(16), b"\1", base)
+
+
+class Resembling:
+    """Says of every new chunk that it resembles something, and plans deltas that do as they are told."""
+
+    def __init__(self, encode: Callable[[memoryview], Encoded | None]) -> None:
+        self.encode = encode
+
+    def note_duplicate(self, prefix: bytes, start: int) -> None:
+        pass
+
+    def candidates(self, start: int, end: int) -> Sequence[bytes]:
+        return [bytes(16)]
+
+    def plan(self, candidates: Sequence[bytes], *, is_metadata: bool) -> Resembling:
+        return self
+
+    def settle(self, *, is_taken: bool) -> None:
+        pass
+
+
+@contextmanager
+def delta_desk(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, encode: Callable[[memoryview], Encoded | None] = lambda _: None
+) -> Iterator[tuple[Desk, Callable[[Sequence[bytes]], None]]]:
+    """A desk whose writer plans deltas of up to 8 KiB, and runs of up to 32 KiB; with what adds chunks to it."""
+    monkeypatch.setattr(chunk_writer, "_DELTA_BLOCK_SIZE_BYTES", 8 * KiB)
+    monkeypatch.setattr(chunk_writer, "_DELTA_RUN_SIZE_BYTES", 32 * KiB)
+    bases = Resembling(encode)
+    with ThreadPoolExecutor(2) as executor:
+        work = Desk(vault, executor)
+        work.writer = ChunkWriter(
+            work.repository, work.index, executor, level=3, queue_depth=2, planner=bases, on_encoded=None
+        )
+
+        def add(chunks: Sequence[bytes]) -> None:
+            buffer, cuts, ids = work.buffer(chunks)
+            work.writer.add_chunks(buffer, cuts, ids, 0, len(cuts), bases)
+            work.writer.end_buffer(buffer)
+
+        try:
+            yield work, add
+        finally:
+            work.index.close()
+
+
+def test_neighbouring_delta_blocks_are_encoded_by_one_worker(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers: dict[int, int] = {}
+    chunks = [number.to_bytes(4, "little") + random_bytes(3_996, number) for number in range(60)]
+
+    def encode(plain: memoryview) -> None:
+        workers[int.from_bytes(plain[:4], "little")] = threading.get_ident()
+
+    with delta_desk(vault, monkeypatch, encode) as (work, add):
+        for first in range(0, 60, 2):
+            add(chunks[first : first + 2])
+        work.writer.finish()
+        work.assert_readable(chunks)
+        assert {block.plain_size for block in work.index.blocks()} == {8_000}
+    # Two chunks to a block, four blocks to a run.
+    assert sorted(workers) == list(range(0, 60, 2))
+    runs: dict[int, set[int]] = {}
+    for chunk, worker in workers.items():
+        runs.setdefault(chunk // 8, set()).add(worker)
+    assert all(len(run) == 1 for run in runs.values())
+
+
+def test_a_run_of_deltas_ends_after_many_chunks(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def encode(plain: memoryview) -> None:
+        begun.set()
+
+    monkeypatch.setattr(chunk_writer, "_DELTA_RUN_CHUNKS_MAX", 100)
+    chunks = [text_bytes(80, number) for number in range(150)]
+    with delta_desk(vault, monkeypatch, encode) as (work, add):
+        # In a buffer of which they are little.
+        work.pool = BufferPool(1 << 20, 2)
+        add(chunks)
+        assert begun.wait(60)
+        work.writer.finish()
+        work.assert_readable(chunks)
+
+
+def test_runs_of_deltas_in_flight_are_bounded(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, gate = threading.Semaphore(0), threading.Event()
+
+    def encode(plain: memoryview) -> None:
+        begun.release()
+        assert gate.wait(60)
+
+    chunks = [random_bytes(7_000, number) for number in range(60)]
+    with delta_desk(vault, monkeypatch, encode) as (work, add):
+        added: list[int] = []
+
+        def feed() -> None:
+            for number, chunk in enumerate(chunks):
+                add([chunk])
+                added.append(number)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        for _ in range(2):
+            assert begun.acquire(timeout=60)
+        feeder.join(0.5)
+        # Two runs that are encoded and one that waits, 32 KiB each.
+        assert feeder.is_alive()
+        assert len(added) * 7_000 < 4 * 32 * KiB
+        gate.set()
+        feeder.join(60)
+        work.writer.finish()
+        work.assert_readable(chunks)
+
+
+def test_a_run_of_deltas_holds_on_to_no_buffer_that_it_has_little_of(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def encode(plain: memoryview) -> None:
+        assert gate.wait(60)
+
+    chunks = [random_bytes(3_000, number) for number in range(10)]
+    with delta_desk(vault, monkeypatch, encode) as (work, add):
+        for chunk in chunks:
+            add([chunk])
+        # All of them went back to the pool at once, so that one was enough.
+        assert len(work.pool._free) == 1
+        gate.set()
+        work.writer.finish()
+        work.assert_readable(chunks)
+
+
+def test_a_run_of_deltas_that_fills_its_buffer_is_encoded_without_waiting_for_more(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def encode(plain: memoryview) -> None:
+        begun.set()
+
+    chunks = [random_bytes(7_000, number) for number in range(4)]
+    with delta_desk(vault, monkeypatch, encode) as (work, add):
+        monkeypatch.setattr(chunk_writer, "_DELTA_RUN_SIZE_BYTES", 1 << 30)
+        work.pool = BufferPool(32 * KiB, 2)
+        add(chunks)
+        # It is copied all the same.
+        assert len(work.pool._free) == 1
+        assert begun.wait(60)
+        work.writer.finish()
+        work.assert_readable(chunks)
+
+
+def test_what_fails_in_a_run_of_deltas_is_raised_where_the_writer_finishes(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+
+    def encode(plain: memoryview) -> None:
+        if next(calls) == 2:
+            raise IntegrityError("damaged")
+
+    with delta_desk(vault, monkeypatch, encode) as (work, add):
+        for number in range(4):
+            add([random_bytes(7_000, number)])
+        with pytest.raises(IntegrityError, match="damaged"):
+            work.writer.finish()
+        work.writer.abort()
+    assert object_names(vault.storage, ["packs", "index"]) == []
+
+
+def test_aborting_amid_a_run_of_deltas_ends_and_stores_nothing(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def encode(plain: memoryview) -> None:
+        begun.set()
+        assert gate.wait(60)
+
+    with delta_desk(vault, monkeypatch, encode) as (work, add):
+        for number in range(5):
+            add([random_bytes(7_000, number)])
+        assert begun.wait(60)
+        aborting = threading.Thread(target=work.writer.abort)
+        aborting.start()
+        gate.set()
+        aborting.join(60)
+        assert not aborting.is_alive()
     assert object_names(vault.storage, ["packs", "index"]) == []
 
 

@@ -54,6 +54,22 @@ def test_a_buffer_that_most_was_taken_of_is_retained_and_not_copied() -> None:
     assert block.parts == []
 
 
+def test_what_was_taken_of_a_buffer_is_copied_out_when_that_is_asked() -> None:
+    pool, block = BufferPool(SIZE, 100), OpenBlock()
+    buffer, other = filled(pool, 1), filled(pool, 2)
+    block.take(buffer, 0, 400)
+    block.take(buffer, 500, 900)
+    expected = bytes(buffer.data[:400] + buffer.data[500:900])
+    buffer.release()
+    block.copy_out(other)
+    assert buffer.users == 1
+    block.copy_out(buffer)
+    assert buffer.users == 0
+    buffer.data[:] = bytes(SIZE)
+    block.take(other, 5, 9)
+    assert gathered(block) == expected + bytes(other.data[5:9])
+
+
 def test_a_buffer_that_others_were_taken_before_is_let_go_alone() -> None:
     pool, block = BufferPool(SIZE, 100), OpenBlock()
     large, small = filled(pool, 1), filled(pool, 2)

@@ -22,6 +22,7 @@ from ohdiff.errors import (
     StorageError,
     UsageError,
 )
+from ohdiff.scheduling.page_cache import cached_pages, drop
 from ohdiff.storage import LocalStorage, ObjectExistsError, ObjectInfo
 from ohdiff.storage.system_calls import SystemCalls
 
@@ -637,3 +638,19 @@ def test_the_free_size_is_the_file_systems(storage: LocalStorage, root: Path) ->
     assert 0 < free <= found.f_blocks * found.f_frsize
     with pytest.raises(StorageError):
         LocalStorage(root / "nowhere").free_size()
+
+
+@pytest.mark.parametrize("spares", [False, True])
+def test_what_is_written_stays_in_the_page_cache_unless_it_is_to_be_spared(
+    storage: LocalStorage, root: Path, spares: bool
+) -> None:
+    if spares:
+        storage.spare_page_cache()
+    storage.write(PACK, BYTES)
+    with (root / "packs" / PACK.split("/")[1][:2] / PACK.split("/")[1]).open("rb") as file:
+        found = cached_pages(file.fileno())
+        drop(file.fileno())
+        if found < 0 or cached_pages(file.fileno()) > 0:
+            pytest.skip("this file system keeps files in memory, or does not tell")
+    assert (found == 0) == spares
+    assert storage.read(PACK) == BYTES
