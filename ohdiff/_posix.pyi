@@ -83,6 +83,7 @@ def read_files(
     expected: tuple[list[int], list[int], list[int], list[int]],
     buffer: Buffer,
     start: int = 0,
+    leaves_cache: bool = False,
 ) -> list[int]:
     """Read many regular files back to back into a buffer, and check that each is the file that was listed.
 
@@ -93,6 +94,8 @@ def read_files(
     buffer : writable host memory of the caller.
     start : position of the first file; each next one follows at its predecessor's position plus expected size,
         whether or not that one could be read.
+    leaves_cache : whether the page cache is to stay as it was: what was not in it goes again, what was stays. Needs
+        Linux 6.14 and a file system that reads uncached, or Linux 6.5; elsewhere it changes nothing.
 
     Returns
     -------
@@ -126,6 +129,19 @@ def create_files(
     -------
     For each file 0, -1 (whole, but its owner was refused: its set-id bits are then left off), or the errno of a
     failed call, after which the file does not exist unless it did before.
+    """
+
+def dress_plain(dir_fd: int, name: bytes, mode: int, mtime_ns: int, uid: int, gid: int) -> bool:
+    """Give an entry its owner, times (atime = mtime) and mode, if that is all there is to it.
+
+    Parameters
+    ----------
+    mode : full st_mode; nothing is done to an entry of another type.
+    uid, gid : -1 leaves it.
+
+    Returns
+    -------
+    False if something failed, or if the entry has flags or xattrs, which are left as they are. Some may be done then.
     """
 
 def set_times(dir_fd: int, name: bytes, mtime_ns: int) -> None:

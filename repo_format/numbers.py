@@ -81,7 +81,7 @@ def encode_planes(planes: Iterable[tuple[int, Buffer]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_planes(parameters: bytes, payload: Buffer, plain_size: int) -> bytearray:
+def decode_planes(parameters: bytes, payload: Buffer, plain_size: int) -> bytes:
     """All planes of a block of numbers, back to back: `plain_size` bytes; joining them is left to the caller.
 
     Raises
@@ -95,14 +95,12 @@ def decode_planes(parameters: bytes, payload: Buffer, plain_size: int) -> bytear
     if plain_size == 0 or plain_size % width:
         raise FormatError("a block of numbers does not hold whole numbers")
     plane_size = plain_size // width
-    encoded = list(_split_payload(memoryview(payload), width))
-    for codec, data in encoded:
+    planes = []
+    for codec, data in _split_payload(memoryview(payload), width):
         _check_plane(codec, data, plane_size)
-    planes = bytearray(plain_size)
-    with memoryview(planes) as view:
-        for number, (codec, data) in enumerate(encoded):
-            _decode_plane(codec, data, view[number * plane_size : (number + 1) * plane_size])
-    return planes
+        planes.append((codec, data))
+    # All are checked before any is decoded; joined, since memory to decode them into would be cleared first.
+    return b"".join([_decode_plane(codec, data, plane_size) for codec, data in planes])
 
 
 def _split_payload(payload: memoryview, width: int) -> Iterator[tuple[int, memoryview]]:
@@ -131,11 +129,10 @@ def _check_plane(codec: int, data: memoryview, plane_size: int) -> None:
         raise FormatError("a plane has another size than its block says")
 
 
-def _decode_plane(codec: int, data: memoryview, target: memoryview) -> None:
-    """Decode a checked plane into memory of exactly its size."""
+def _decode_plane(codec: int, data: memoryview, plane_size: int) -> Buffer:
+    """The `plane_size` bytes of a checked plane."""
     if codec == PLANE_RAW:
-        target[:] = data
-    elif codec == PLANE_CONSTANT:
-        target[:] = bytes(data) * len(target)
-    else:
-        target[:] = decompress_frame(data, len(target))
+        return data
+    if codec == PLANE_CONSTANT:
+        return bytes(data) * plane_size
+    return decompress_frame(data, plane_size)

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ohdiff._posix import replace_xattrs, set_flags, set_mode, set_times
+from ohdiff._posix import dress_plain, replace_xattrs, set_flags, set_mode, set_times
 from ohdiff.filesystem.directory import DirectoryHandle, checked_name
 
 Failure = tuple[str, OSError]
@@ -50,6 +50,8 @@ def apply_attributes(directory: DirectoryHandle, name: bytes, attributes: Attrib
     (what, error) for each part that could not be applied: "owner", "xattr", "times", "mode" or "flags". Without its
     owner a file gets no set-id bits: they would give away the rights of whoever restores it.
     """
+    if _is_plain(attributes) and _dress_plain(directory, name, attributes):
+        return []
     checked_name(name)
     if attributes.flags is None or stat.S_IFMT(attributes.mode) not in _FLAG_TYPES:
         return _apply_all_but_flags(directory, name, attributes)
@@ -63,6 +65,17 @@ def apply_attributes(directory: DirectoryHandle, name: bytes, attributes: Attrib
         return failures + _apply_flags(fd, name, attributes.flags)
     finally:
         os.close(fd)
+
+
+def _is_plain(attributes: Attributes) -> bool:
+    return not attributes.flags and attributes.xattrs is not None and not attributes.xattrs
+
+
+def _dress_plain(directory: DirectoryHandle, name: bytes, attributes: Attributes) -> bool:
+    """Try it in one call, which is told of nothing that fails: then all is done again, step by step."""
+    uid = -1 if attributes.uid is None else attributes.uid
+    gid = -1 if attributes.gid is None else attributes.gid
+    return dress_plain(directory.fd, name, attributes.mode, attributes.mtime_ns, uid, gid)
 
 
 def apply_owner(directory: DirectoryHandle, name: bytes, uid: int | None, gid: int | None) -> list[Failure]:

@@ -153,21 +153,24 @@ void set_mode_through_proc(int dir_fd, const char* name, mode_t mode) {
 
 void set_mode(int dir_fd, const nb::bytes& name, std::uint32_t mode) {
   const char* text = checked_name(name);
-  const auto bits = static_cast<mode_t>(mode & 07777);
   nb::gil_scoped_release unlocked;
-#if defined(__linux__) && !defined(__alpha__)
-  if (syscall(call_fchmodat2, dir_fd, text, bits, AT_SYMLINK_NOFOLLOW) == 0) return;
-  // Sandboxes answer unknown calls with EPERM as well; where it was meant, the second way says so again.
-  if (errno != ENOSYS && errno != EPERM) throw_errno();
-  set_mode_through_proc(dir_fd, text, bits);
-#elif defined(__linux__)
-  set_mode_through_proc(dir_fd, text, bits);
-#else
-  if (fchmodat(dir_fd, text, bits, AT_SYMLINK_NOFOLLOW) != 0) throw_errno();
-#endif
+  change_mode(dir_fd, text, static_cast<mode_t>(mode & 07777));
 }
 
 }  // namespace
+
+void change_mode(int dir_fd, const char* name, mode_t mode) {
+#if defined(__linux__) && !defined(__alpha__)
+  if (syscall(call_fchmodat2, dir_fd, name, mode, AT_SYMLINK_NOFOLLOW) == 0) return;
+  // Sandboxes answer unknown calls with EPERM as well; where it was meant, the second way says so again.
+  if (errno != ENOSYS && errno != EPERM) throw_errno();
+  set_mode_through_proc(dir_fd, name, mode);
+#elif defined(__linux__)
+  set_mode_through_proc(dir_fd, name, mode);
+#else
+  if (fchmodat(dir_fd, name, mode, AT_SYMLINK_NOFOLLOW) != 0) throw_errno();
+#endif
+}
 
 void bind_creating(nb::module_& module) {
   module.def("create_files", &create_files, nb::arg("dir_fds"), nb::arg("names"), nb::arg("data"), nb::arg("starts"),

@@ -8,6 +8,7 @@ void bind_status(nb::module_& module);
 void bind_xattrs(nb::module_& module);
 void bind_reading(nb::module_& module);
 void bind_creating(nb::module_& module);
+void bind_dressing(nb::module_& module);
 void bind_ranges(nb::module_& module);
 void bind_flags(nb::module_& module);
 
@@ -34,6 +35,7 @@ NB_MODULE(_posix, module) {
   bind_xattrs(module);
   bind_reading(module);
   bind_creating(module);
+  bind_dressing(module);
   bind_ranges(module);
   bind_flags(module);
 }

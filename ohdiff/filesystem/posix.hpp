@@ -102,6 +102,12 @@ struct Status {
 int read_status(int dir_fd, const char* name, Status& status);
 int read_status(int fd, Status& status);
 
+// Sets permission bits; throws EOPNOTSUPP for a symlink.
+void change_mode(int dir_fd, const char* name, mode_t mode);
+
+// Whether an xattr is ours to take away: some the system keeps by itself.
+bool is_removable_xattr(const std::string& name);
+
 struct Xattr {
   std::string name, value;
 };

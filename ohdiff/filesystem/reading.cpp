@@ -2,6 +2,11 @@
 // listed and not to have changed while it was read.
 #include "python.hpp"
 
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#endif
+
 namespace ohdiff::posix {
 namespace {
 
@@ -45,24 +50,77 @@ bool is_as_expected(const struct stat& found, const Expected& expected) {
          ctime_ns_of(found) == expected.ctime_ns && static_cast<std::uint64_t>(found.st_ino) == expected.inode;
 }
 
-// The number of bytes read, which is less than the size only at the end of the file or when errno says why.
-std::int64_t read_up_to(int fd, char* into, std::int64_t size) {
-  std::int64_t done = 0;
-  errno = 0;
-  while (done < size) {
-    const ssize_t got =
-        retry_interrupted([&] { return read(fd, into + done, static_cast<std::size_t>(size - done)); });
-    if (got <= 0) break;
-    done += got;
-    errno = 0;
-  }
-  return done;
+#ifdef __linux__
+constexpr int uncached_flag = 0x80;   // RWF_DONTCACHE, Linux 6.14
+constexpr long cachestat_call = 451;  // Linux 6.5, the same on every architecture
+
+ssize_t read_uncached(int fd, char* into, std::size_t size) {
+  const iovec part{into, size};
+  return syscall(SYS_preadv2, fd, &part, 1L, -1L, -1L, uncached_flag);
 }
 
-int read_file(Opener& opener, int dir_fd, const char* name, const Expected& expected, char* into) {
+// False where the system cannot tell.
+bool is_out_of_cache(int fd) {
+  const std::uint64_t everything[2] = {0, 0};
+  std::uint64_t found[5] = {};
+  return syscall(cachestat_call, fd, everything, found, 0U) == 0 && found[0] == 0;
+}
+
+void drop_from_cache(int fd) { posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); }
+#else
+ssize_t read_uncached(int, char*, std::size_t) {
+  errno = EOPNOTSUPP;
+  return -1;
+}
+bool is_out_of_cache(int) { return false; }
+void drop_from_cache(int) {}
+#endif
+
+// Reads files whole; if asked to, without leaving pages in the page cache that were not there before. Where the file
+// system takes it, reads are uncached, which is exact to the page; elsewhere a file of which nothing was cached is
+// dropped once it was read.
+class Reader {
+ public:
+  explicit Reader(bool leaves_cache) : leaves_cache_(leaves_cache), may_be_uncached_(leaves_cache) {}
+
+  // The number of bytes read, which is less than the size only at the end of the file or when errno says why.
+  std::int64_t read_up_to(int fd, char* into, std::int64_t size) {
+    if (may_be_uncached_) {
+      const std::int64_t done = read_by(read_uncached, fd, into, size);
+      if (done > 0 || errno != EOPNOTSUPP) return done;
+      may_be_uncached_ = false;
+    }
+    const bool is_to_drop = leaves_cache_ && is_out_of_cache(fd);
+    const std::int64_t done = read_by(::read, fd, into, size);
+    const int error = errno;
+    if (is_to_drop) drop_from_cache(fd);
+    errno = error;
+    return done;
+  }
+
+ private:
+  template <class Read>
+  static std::int64_t read_by(Read read_some, int fd, char* into, std::int64_t size) {
+    std::int64_t done = 0;
+    errno = 0;
+    while (done < size) {
+      const ssize_t got =
+          retry_interrupted([&] { return read_some(fd, into + done, static_cast<std::size_t>(size - done)); });
+      if (got <= 0) break;
+      done += got;
+      errno = 0;
+    }
+    return done;
+  }
+
+  const bool leaves_cache_;
+  bool may_be_uncached_;
+};
+
+int read_file(Opener& opener, Reader& reader, int dir_fd, const char* name, const Expected& expected, char* into) {
   const Descriptor file(opener.open(dir_fd, name));
   if (!file.is_open()) return errno;
-  const std::int64_t got = read_up_to(file.get(), into, expected.size);
+  const std::int64_t got = reader.read_up_to(file.get(), into, expected.size);
   const int read_error = got < expected.size ? errno : 0;
   struct stat found;
   if (fstat(file.get(), &found) != 0) return errno;
@@ -98,7 +156,7 @@ void check_room(const std::vector<Expected>& expected, std::int64_t start, std::
 }
 
 nb::list read_files(const nb::list& dir_fds, const nb::list& names, const nb::tuple& expected, nb::object buffer,
-                    std::int64_t start) {
+                    std::int64_t start, bool leaves_cache) {
   const NameList held(names);
   const std::vector<int> directories = to_descriptors(dir_fds, held.size());
   const std::vector<Expected> files = to_expected(expected, held.size());
@@ -108,9 +166,10 @@ nb::list read_files(const nb::list& dir_fds, const nb::list& names, const nb::tu
   {
     nb::gil_scoped_release unlocked;
     Opener opener;
+    Reader reader(leaves_cache);
     char* into = view.data() + start;
     for (std::size_t row = 0; row < files.size(); ++row) {
-      statuses[row] = read_file(opener, directories[row], held[row], files[row], into);
+      statuses[row] = read_file(opener, reader, directories[row], held[row], files[row], into);
       into += files[row].size;
     }
   }
@@ -121,7 +180,7 @@ nb::list read_files(const nb::list& dir_fds, const nb::list& names, const nb::tu
 
 void bind_reading(nb::module_& module) {
   module.def("read_files", &read_files, nb::arg("dir_fds"), nb::arg("names"), nb::arg("expected"), nb::arg("buffer"),
-             nb::arg("start") = 0);
+             nb::arg("start") = 0, nb::arg("leaves_cache") = false);
 }
 
 }  // namespace ohdiff::posix

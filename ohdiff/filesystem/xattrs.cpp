@@ -179,6 +179,16 @@ int XattrReader::read_value(const XattrTarget& target, Xattr& xattr) {
   return 0;
 }
 
+// What the system labels by itself (security.selinux, security.ima, system.nfs4_acl) is not ours to take away.
+bool is_removable_xattr(const std::string& name) {
+#ifdef __APPLE__
+  return !name.empty();
+#else
+  return name.starts_with("user.") || name.starts_with("trusted.") || name.starts_with("system.posix_acl_") ||
+         name == "security.capability";
+#endif
+}
+
 namespace {
 
 XattrWay way_named(const std::string& way) {
@@ -220,16 +230,6 @@ nb::tuple read_xattrs(int dir_fd, const nb::list& names, const char* way) {
   return nb::make_tuple(by_row, failed);
 }
 
-// What the system labels by itself (security.selinux, security.ima, system.nfs4_acl) is not ours to take away.
-bool is_removable(const std::string& name) {
-#ifdef __APPLE__
-  return !name.empty();
-#else
-  return name.starts_with("user.") || name.starts_with("trusted.") || name.starts_with("system.posix_acl_") ||
-         name == "security.capability";
-#endif
-}
-
 const Xattr* find(const Xattrs& xattrs, const std::string& name) {
   const auto at = std::find_if(xattrs.begin(), xattrs.end(), [&](const Xattr& xattr) { return xattr.name == name; });
   return at == xattrs.end() ? nullptr : &*at;
@@ -245,7 +245,7 @@ std::vector<XattrError> replace_all(const XattrTarget& target, const Xattrs& wan
   Xattrs present;
   if (const int error = XattrReader().read(target, present)) failed.push_back({"", error});
   for (const Xattr& xattr : present) {
-    if (find(wanted, xattr.name) || !is_removable(xattr.name)) continue;
+    if (find(wanted, xattr.name) || !is_removable_xattr(xattr.name)) continue;
     const int error = target.remove(xattr.name.c_str());
     if (error && error != error_absent) failed.push_back({xattr.name, error});
   }

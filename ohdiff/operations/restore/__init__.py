@@ -1,8 +1,8 @@
 """Restoring a snapshot, or a part of it, into a directory: in place, rewriting only what differs.
 
-One thread walks and keeps the books (restore_walk and the books it names); a crew of threads decodes each block once
-and writes what is needed of it (restore_window, restore_write), or reads what is there (restore_check). Memory is
-bounded by the window and by the blocks that are being worked on.
+One thread walks and keeps the books (walk, and the books it names); a crew of threads decodes each block once (window,
+steps) and writes what is needed of it (write), or reads what is there (check). Memory is bounded by the window and by
+the blocks that are being worked on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..observer import Observer, Progress
 from ..tree_reader import Entry, TreeReader
 from ..tree_writer import select_rows
 from .attributes import Wanted
+from .block_source import BlockSource
 from .crew import Crew
 from .folders import Folder, OpenFolders
 from .options import RestoreOptions, RestoreResult
@@ -67,7 +68,7 @@ def restore(
             options=options,
             tree=tree,
             index=index,
-            reader=reader,
+            blocks=BlockSource(repository, reader),
             id_key=repository.chunk_id_key,
             folders=folders,
             entries=TargetEntries(folders, wanted),

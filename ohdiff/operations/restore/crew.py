@@ -44,6 +44,13 @@ class Crew:
         self._backlog.append((job, then))
         self._start()
 
+    def submit_first(self, job: Callable[[], _Value], then: Callable[[_Value], None]) -> None:
+        """As `submit`, ahead of all that wait."""
+        if self._is_stopped:
+            return
+        self._backlog.appendleft((job, then))
+        self._start()
+
     def pump(self) -> None:
         """Take in what is finished, without waiting."""
         while self._finished:
@@ -53,6 +60,13 @@ class Crew:
         """Take in results until so few jobs have not been started."""
         self.pump()
         while len(self._backlog) > backlog_max:
+            self._wait()
+
+    def wait_while(self, condition: Callable[[], bool]) -> None:
+        """Take in results until the condition does not hold any more, or nothing is left."""
+        self.pump()
+        while (self._running or self._backlog) and condition():
+            self._start()
             self._wait()
 
     def finish(self) -> None:

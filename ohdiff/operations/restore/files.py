@@ -24,7 +24,7 @@ from .report import Failure
 from .target import put_in_place, temporary_name, unlink_if_there, unlock, without_flags
 from .window import Window
 from .work import FileWork, Problem, RestoreRun, kept
-from .write import Bucket, FileAt, Outcome, write_bucket
+from .write import Bucket, FileAt, Outcome, take_bucket
 
 
 class FileBook:
@@ -364,7 +364,7 @@ class FileBook:
             ]
             if pieces:
                 rest = Bucket(bucket.location, pieces=pieces)
-                self.settle(rest, write_bucket(self._run, rest))
+                self.settle(rest, take_bucket(self._run, rest)[0])
 
 
 def _begin(work: FileWork, directory: DirectoryHandle) -> None:

@@ -10,12 +10,12 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 from ohdiff.errors import OhdiffError
 from ohdiff.filesystem import EntryColumns
-from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.index import ChunkIndex
 from ohdiff_format.tree import Listing
 
 from ..tree_reader import TreeReader
 from .attributes import Wanted
+from .block_source import BlockSource
 from .crew import Crew
 from .folders import Folder, OpenFolders
 from .links import LinkGroup
@@ -47,7 +47,7 @@ class RestoreRun:
     options: RestoreOptions
     tree: TreeReader
     index: ChunkIndex
-    reader: ChunkReader
+    blocks: BlockSource
     id_key: bytes
     folders: OpenFolders
     entries: TargetEntries

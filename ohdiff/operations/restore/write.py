@@ -20,7 +20,7 @@ from ohdiff.errors import IntegrityError
 from ohdiff.filesystem import apply_attributes, compare_and_write, create_files
 from ohdiff.repository.index_segment import BlockLocation
 from ohdiff_format.envelope import Buffer
-from ohdiff_format.limits import ID_SIZE
+from ohdiff_format.limits import ID_PREFIX_SIZE, ID_SIZE
 from ohdiff_format.tree import Listing
 
 from .folders import Folder
@@ -29,6 +29,8 @@ from .work import HOLE_CELL_SIZE_BYTES, FileWork, Problem, RestoreRun, kept
 
 # Together with the folders that other threads have open this stays far below the usual limit of 1024 descriptors.
 _FOLDERS_PER_BATCH: Final = 32
+# Offset and size in a block.
+Place = tuple[int, int]
 # A listing's id and a row.
 FileKey = tuple[int, int]
 _NONE: Final[frozenset[FileKey]] = frozenset()
@@ -56,17 +58,32 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """What is needed of one block; empty files need none. A shared one is kept for those that stand on it."""
+    """What is needed of one block; empty files need none."""
 
     location: BlockLocation | None
     wholes: list[WholeFiles] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
-    is_shared: bool = False
 
     @property
     def entry_count(self) -> int:
         """Files and pieces in it."""
         return sum(len(files.rows) for files in self.wholes) + len(self.pieces)
+
+
+def verified_places(bucket: Bucket) -> dict[Place, bytes]:
+    """Chunks that were checked, in a bucket without damage: where they lie in the block -> 16 bytes of the id."""
+    places = {
+        (start, size): chunk_id[:ID_PREFIX_SIZE]
+        for work, _, start, size, chunk_id in bucket.pieces
+        if not work.is_over and work.error is None
+    }
+    for files in bucket.wholes:
+        contents = files.listing.contents
+        for row, start in zip(files.rows, files.starts, strict=True):
+            ids, sizes, _ = contents[row]
+            if len(sizes) == 1:
+                places[(start, sizes[0])] = ids[:ID_PREFIX_SIZE]
+    return places
 
 
 class PieceOutcome(NamedTuple):
@@ -102,25 +119,51 @@ class Outcome:
     pieces: list[PieceOutcome] = field(default_factory=list)
 
 
-def write_bucket(run: RestoreRun, bucket: Bucket) -> Outcome:
-    """Write everything that a bucket holds; storage that fails as such is raised."""
-    outcome = Outcome()
+@dataclass(slots=True)
+class Damage:
+    """The first chunk of each new file, and of each file's pieces, that is not what the snapshot says."""
+
+    rows: dict[FileKey, bytes] = field(default_factory=dict)
+    works: dict[FileWork, bytes] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.works)
+
+
+def take_bucket(run: RestoreRun, bucket: Bucket, base: Buffer | None = None) -> tuple[Outcome, Buffer | None]:
+    """Decode a bucket's block, and write everything that is needed of it; storage that fails as such is raised.
+
+    Parameters
+    ----------
+    base : what the block stands on; None has it loaded.
+
+    Returns
+    -------
+    The outcome, and the plain bytes of the block unless it is damaged.
+    """
     plain: Buffer = b""
     if bucket.location is not None:
         try:
-            load = run.reader.block if bucket.is_shared else run.reader.load_block
-            plain = load(bucket.location)
+            plain = run.blocks.load(bucket.location, base)
         except IntegrityError as error:
-            return _all_failed(bucket, kept(error))
+            return _all_failed(bucket, kept(error)), None
+    damage = _find_damage(run, bucket, memoryview(plain))
+    return write_bucket(run, bucket, plain, damage), None if damage else plain
+
+
+def write_bucket(run: RestoreRun, bucket: Bucket, plain: Buffer, damage: Damage) -> Outcome:
+    """Write everything that a bucket holds and that is not damaged."""
+    outcome = Outcome()
     view = memoryview(plain)
-    if bucket.wholes:
-        # One hasher, reset for each chunk, takes 0.45 us a chunk where keying each anew takes 0.73.
-        hasher = blake3(key=run.id_key)
-        good = [_verified(hasher, bucket, files, view, outcome) for files in bucket.wholes]
-        for batch in _batches(good):
-            _create_batch(run, batch, view, outcome)
+    good = [_undamaged(bucket, files, damage, outcome) for files in bucket.wholes]
+    for batch in _batches(good):
+        _create_batch(run, batch, view, outcome)
     for work, pieces in groupby(bucket.pieces, itemgetter(0)):
-        outcome.pieces.append(_write_pieces(run, bucket, work, list(pieces), view))
+        wrong = damage.works.get(work)
+        if wrong is not None:
+            outcome.pieces.append(PieceOutcome(work, len(list(pieces)), 0, _damaged(bucket, wrong)))
+        else:
+            outcome.pieces.append(_write_pieces(run, work, list(pieces), view))
     return outcome
 
 
@@ -145,28 +188,57 @@ def _damaged(bucket: Bucket, chunk_id: bytes) -> IntegrityError:
     )
 
 
-def _verified(hasher: blake3, bucket: Bucket, files: WholeFiles, view: memoryview, outcome: Outcome) -> WholeFiles:
-    """The files whose chunks are what the snapshot says; normally the very same object."""
-    folder, listing, rows, starts = files
+def _find_damage(run: RestoreRun, bucket: Bucket, view: memoryview) -> Damage:
+    damage = Damage()
+    # One hasher, reset for each chunk, takes 0.45 us a chunk where keying each anew takes 0.73.
+    hasher = blake3(key=run.id_key)
+    for files in bucket.wholes:
+        _check_wholes(hasher, files, view, damage)
+    _check_pieces(hasher, bucket.pieces, view, damage)
+    return damage
+
+
+def _check_wholes(hasher: blake3, files: WholeFiles, view: memoryview, damage: Damage) -> None:
+    _, listing, rows, starts = files
     contents = listing.contents
     update, digest, reset = hasher.update, hasher.digest, hasher.reset
-    bad: dict[int, bytes] = {}
     for row, start in zip(rows, starts, strict=True):
         ids, sizes, _ = contents[row]
         if len(sizes) == 1:
             update(view[start : start + sizes[0]])
             if digest() != ids:
-                bad[row] = ids
+                damage.rows[(id(listing), row)] = ids
             reset()
         elif sizes:
             wrong = _first_wrong(hasher, ids, sizes, view[start:])
             if wrong is not None:
-                bad[row] = wrong
-    if not bad:
+                damage.rows[(id(listing), row)] = wrong
+
+
+def _check_pieces(hasher: blake3, pieces: list[Piece], view: memoryview, damage: Damage) -> None:
+    for work, _, start, size, chunk_id in pieces:
+        if work.is_over or work.error is not None:
+            continue
+        data = view[start : start + size]
+        if len(data) != size or hasher.update(data).digest() != chunk_id:
+            damage.works.setdefault(work, chunk_id)
+        hasher.reset()
+
+
+def _undamaged(bucket: Bucket, files: WholeFiles, damage: Damage, outcome: Outcome) -> WholeFiles:
+    """The files that can be written; normally the very same object."""
+    if not damage.rows:
         return files
-    outcome.errors += [(FileAt(folder, listing, row), _damaged(bucket, wrong)) for row, wrong in bad.items()]
-    good = [(row, start) for row, start in zip(rows, starts, strict=True) if row not in bad]
-    return WholeFiles(folder, listing, [row for row, _ in good], [start for _, start in good])
+    folder, listing, rows, starts = files
+    good = WholeFiles(folder, listing, [], [])
+    for row, start in zip(rows, starts, strict=True):
+        wrong = damage.rows.get((id(listing), row))
+        if wrong is None:
+            good.rows.append(row)
+            good.starts.append(start)
+        else:
+            outcome.errors.append((FileAt(folder, listing, row), _damaged(bucket, wrong)))
+    return good
 
 
 def _first_wrong(hasher: blake3, ids: bytes, sizes: Sequence[int], view: memoryview) -> bytes | None:
@@ -281,16 +353,10 @@ def _holds(run: RestoreRun, file: FileAt, data: memoryview) -> bool:
         os.close(fd)
 
 
-def _write_pieces(
-    run: RestoreRun, bucket: Bucket, work: FileWork, pieces: list[Piece], view: memoryview
-) -> PieceOutcome:
+def _write_pieces(run: RestoreRun, work: FileWork, pieces: list[Piece], view: memoryview) -> PieceOutcome:
     count = len(pieces)
     if work.is_over or work.error is not None:
         return PieceOutcome(work, count, 0, None)
-    for piece in pieces:
-        data = view[piece.start : piece.start + piece.size]
-        if len(data) != piece.size or blake3(data, key=run.id_key).digest() != piece.chunk_id:
-            return PieceOutcome(work, count, 0, _damaged(bucket, piece.chunk_id))
     try:
         return PieceOutcome(work, count, _put_pieces(run, work, pieces, view), None)
     except OSError as error:

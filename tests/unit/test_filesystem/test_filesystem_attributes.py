@@ -228,3 +228,76 @@ def test_a_directory_dresses_itself_through_a_dot(place: Path, directory: Direct
     wanted = Attributes(mode=stat.S_IFDIR | 0o701, mtime_ns=TIME, xattrs=[], flags=0)
     assert apply_attributes(directory, b".", wanted) == []
     assert (place.stat().st_mtime_ns, mode_of(place)) == (TIME, 0o701)
+
+
+def plain(directory: DirectoryHandle, name: bytes, mode: int, uid: int = -1, gid: int = -1) -> bool:
+    return _posix.dress_plain(directory.fd, name, mode, TIME, uid, gid)
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO])
+def test_a_plain_entry_is_dressed_in_one_call(place: Path, directory: DirectoryHandle, kind: int) -> None:
+    if kind == stat.S_IFREG:
+        os.close(directory.create_file(b"node"))
+    else:
+        make_node(directory, b"node", kind, target=b"nowhere")
+    assert plain(directory, b"node", kind | 0o1614, os.geteuid(), os.getegid())
+    found = (place / "node").lstat()
+    assert (found.st_mtime_ns, found.st_atime_ns) == (TIME, TIME)
+    assert kind == stat.S_IFLNK or stat.S_IMODE(found.st_mode) == 0o1614
+    assert (found.st_uid, found.st_gid) == (os.geteuid(), os.getegid())
+
+
+def test_a_directory_is_dressed_by_its_own_name(place: Path, directory: DirectoryHandle) -> None:
+    assert plain(directory, b".", stat.S_IFDIR | 0o700)
+    assert (mode_of(place), place.stat().st_mtime_ns) == (0o700, TIME)
+
+
+@pytest.mark.usefixtures("needs_root")
+def test_a_new_owner_does_not_cost_a_plain_file_its_set_id_bits(place: Path, directory: DirectoryHandle) -> None:
+    write_file = place / "file"
+    write_file.touch()
+    os.chmod(write_file, 0o6751)
+    assert plain(directory, b"file", stat.S_IFREG | 0o6751, 1234, 5678)
+    found = write_file.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 5678, 0o6751)
+    assert plain(directory, b"file", stat.S_IFREG | 0o751, -1, 5679)
+    found = write_file.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1234, 5679, 0o751)
+
+
+@pytest.mark.usefixtures("user_xattrs")
+def test_what_is_not_plain_is_left_as_it_is(
+    place: Path, directory: DirectoryHandle, ordinary_user: Callable[[], AbstractContextManager[int]]
+) -> None:
+    (place / "file").write_bytes(b"1")
+    before = (place / "file").stat()
+    assert not plain(directory, b"file", stat.S_IFDIR | 0o777)
+    assert not plain(directory, b"missing", stat.S_IFREG | 0o777)
+    assert _posix.replace_xattrs(directory.fd, b"file", [(b"user.name", b"value")]) == []
+    assert not plain(directory, b"file", stat.S_IFREG | 0o777)
+    _posix.replace_xattrs(directory.fd, b"file", [])
+    with ordinary_user() as uid:
+        if uid != before.st_uid:
+            assert not plain(directory, b"file", stat.S_IFREG | 0o777)
+            assert not plain(directory, b"file", stat.S_IFREG | 0o777, uid)
+    found = (place / "file").stat()
+    assert (found.st_mode, found.st_uid, found.st_mtime_ns) == (before.st_mode, before.st_uid, before.st_mtime_ns)
+    fd = directory.open_file(b"file")
+    try:
+        _posix.set_flags(fd, NODUMP)
+        assert not plain(directory, b"file", stat.S_IFREG | 0o777)
+        assert _posix.get_flags(fd) == NODUMP
+    except OSError as error:
+        if error.errno not in (errno.ENOTTY, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(fd)
+    assert mode_of(place / "file") == stat.S_IMODE(before.st_mode)
+
+
+@pytest.mark.parametrize("ids", [(-2, 0), (0, -2), (2**32 - 1, 0), (0, 2**32)])
+def test_an_owner_that_cannot_be_is_refused(directory: DirectoryHandle, ids: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="owner"):
+        plain(directory, b".", stat.S_IFDIR | 0o755, *ids)
+    with pytest.raises(ValueError, match="name"):
+        plain(directory, b"../file", stat.S_IFREG)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ohdiff.filesystem import DirectoryHandle, EntryColumns, read_entries, read_files
+from ohdiff.scheduling.page_cache import cached_pages
 
 Expected = tuple[list[int], list[int], list[int], list[int]]
 EXPECTED_FIELDS = ("sizes", "mtimes_ns", "ctimes_ns", "inodes")
@@ -256,3 +257,44 @@ def test_other_wrong_arguments_are_refused(directory: DirectoryHandle) -> None:
         read_files([directory.fd], [b"a"], ((0,), [0], [0], [0]), bytearray(8))  # type: ignore[arg-type]
     with pytest.raises(BufferError):
         read_files([directory.fd], [b"a"], good, b"read-only")
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> list[Path]:
+    """Files of which nothing is in the page cache."""
+    paths = [tmp_path / f"{number:02}" for number in range(70)]
+    for path in paths:
+        with open(path, "wb") as file:
+            file.write(os.urandom(9000))
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if any(pages_of(path) for path in paths):
+        pytest.skip("this file system keeps files in memory, or the system does not count cached pages")
+    return paths
+
+
+def pages_of(path: Path) -> int:
+    with open(path, "rb") as file:
+        return cached_pages(file.fileno())
+
+
+def test_what_was_not_in_the_page_cache_is_not_left_there_and_what_was_stays(cold: list[Path], tmp_path: Path) -> None:
+    for path in cold[::3]:
+        path.read_bytes()
+    before = [pages_of(path) for path in cold]
+    with DirectoryHandle.open_root(os.fsencode(tmp_path)) as directory:
+        found = listed(directory)
+        buffer = bytearray(sum(found.sizes))
+        fds = [directory.fd] * len(found)
+        statuses = read_files(fds, found.names, expected_of(found), buffer, 0, leaves_cache=True)
+    assert statuses == [0] * len(cold)
+    assert [pages_of(path) for path in cold] == before
+    places = {os.fsdecode(name): 9000 * row for row, name in enumerate(found.names)}
+    assert all(buffer[places[path.name] :][:9000] == path.read_bytes() for path in cold)
+
+
+def test_usually_what_is_read_stays_in_the_page_cache(cold: list[Path], tmp_path: Path) -> None:
+    with DirectoryHandle.open_root(os.fsencode(tmp_path)) as directory:
+        read(directory, listed(directory))
+    assert all(pages_of(path) for path in cold)

@@ -17,12 +17,12 @@ from support.vault import replace_object
 
 from ohdiff.filesystem import DirectoryHandle
 from ohdiff.operations.restore import window as restore_window
+from ohdiff.operations.restore.block_source import BlockSource
 from ohdiff.operations.restore.crew import Crew
 from ohdiff.operations.restore.folders import Folder, OpenFolders
 from ohdiff.operations.restore.window import Window
 from ohdiff.operations.restore.work import Layout
 from ohdiff.operations.restore.write import Bucket, Outcome
-from ohdiff.repository.chunk_reader import ChunkReader
 
 MiB = 1 << 20
 
@@ -31,14 +31,13 @@ MiB = 1 << 20
 def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[bytes, int]]:
     """Counts how often each block of file data is read."""
     counted: Counter[tuple[bytes, int]] = Counter()
-    load_block = ChunkReader.load_block
+    load_block = BlockSource.load
 
-    def load(self: ChunkReader, location: Any) -> Any:
-        if not location.is_metadata:
-            counted[(location.pack_id, location.number)] += 1
-        return load_block(self, location)
+    def load(self: BlockSource, location: Any, base: Any = None) -> Any:
+        counted[(location.pack_id, location.number)] += 1
+        return load_block(self, location, base)
 
-    monkeypatch.setattr(ChunkReader, "load_block", load)
+    monkeypatch.setattr(BlockSource, "load", load)
     return counted
 
 
@@ -241,6 +240,28 @@ def test_a_stopped_crew_finishes_what_runs_and_drops_the_rest() -> None:
     crew.submit(lambda: 99, seen.append)
     crew.stop()
     assert 99 not in seen
+
+
+def test_the_crew_takes_urgent_jobs_first_and_waits_only_as_long_as_it_must() -> None:
+    crew = Crew(1)
+    go = threading.Event()
+    started: list[str] = []
+    ended: list[str] = []
+
+    def submit(submit_as: Any, name: str) -> None:
+        submit_as(lambda: (go.wait(10), started.append(name), name)[2], ended.append)
+
+    for number in range(6):
+        submit(crew.submit, f"{number}")
+    submit(crew.submit_first, "urgent")
+    assert not started
+    go.set()
+    crew.wait_while(lambda: len(ended) < 2)
+    assert 2 <= len(ended) < 7
+    crew.wait_while(lambda: True)
+    assert sorted(ended) == [*"012345", "urgent"]
+    assert started.index("urgent") < 4
+    crew.stop()
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

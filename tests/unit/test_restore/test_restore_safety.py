@@ -18,7 +18,6 @@ from support.vault import Vault, object_names, replace_object
 
 from ohdiff.errors import EXIT_INTEGRITY, IntegrityError, StorageError, TargetError
 from ohdiff.operations.restore import files as restore_files
-from ohdiff.operations.restore import window as restore_window
 from ohdiff.operations.restore import write as restore_write
 from ohdiff.operations.tree_reader import TreeReader
 from ohdiff.repository import objects
@@ -58,16 +57,16 @@ def test_a_folder_swapped_for_a_symlink_meanwhile_is_an_error_and_not_followed(
     outside, target = place / "outside", place / "target"
     write(outside / "file", b"outside")
     before = describe_folder(outside)
-    write_bucket = restore_window.write_bucket
+    write_bucket = restore_write.write_bucket
 
-    def swap_then_write(run: Any, bucket: Any) -> Any:
+    def swap_then_write(run: Any, *given: Any) -> Any:
         moved = place / "moved"
         if not moved.exists():
             (target / "folder 1").rename(moved)
             (target / "folder 1").symlink_to(outside)
-        return write_bucket(run, bucket)
+        return write_bucket(run, *given)
 
-    monkeypatch.setattr(restore_window, "write_bucket", swap_then_write)
+    monkeypatch.setattr(restore_write, "write_bucket", swap_then_write)
     result = library.restore(stored, target, delete=deletes)
     assert {type(error) for error in result.errors} == {TargetError}
     assert b"/folder 1" in {os.fsencode(error.item.removeprefix(str(target)))[:9] for error in result.errors}
