@@ -37,7 +37,8 @@ SCENARIOS = Path(__file__).parent / "scenarios"
 Row = dict[str, Any]
 GB = 1_000_000_000
 
-# Arbiters by the names in the tables. XSched has 16 commands in flight with a sync after 8; TGS looks every 5 s.
+# Arbiters by the names in the tables. XSched has 16 commands in flight with a sync after 8; TGS looks every 5 s. Where
+# all pauses are used units are of 2 ms, as 1 ms is just a server's pause here, and units that fit it would seem free.
 POLICIES: dict[str, dict[str, Any]] = {
     "none": {"arbiter": Arbiter.NONE},
     "nice only": {"arbiter": Arbiter.NONE, "nice": 19},
@@ -47,7 +48,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "XSched-like, 16": {"arbiter": Arbiter.XSCHED, "depth": 16, "quiet_ns": 0},
     "TGS-like": {"arbiter": Arbiter.TGS},
     "AIMD": {"arbiter": Arbiter.RATE},
-    "priority, no pause": {"arbiter": Arbiter.PRIORITY, "quiet_ns": 0},
+    "priority, no pause": {"arbiter": Arbiter.PRIORITY, "quiet_ns": 0, "beside_ns": 2 * MS},
     "priority (told)": {"arbiter": Arbiter.PRIORITY},
     "stretch-probe (untold)": {"arbiter": Arbiter.STRETCH},
 }
@@ -84,6 +85,8 @@ class Bench:
 def with_policy(scenario: Scenario, name: str, **changes: Any) -> Scenario:
     """The scenario under a policy of the table, with the signals that the policy needs."""
     settings = replace(scenario.settings, **{"nice": 0, **POLICIES[name], **changes})
+    if "unit_ns" in changes:
+        settings = replace(settings, beside_ns=settings.unit_ns * settings.depth)
     window_ns = {"NVML 170 ms": 170 * MS, "NVML 1 s": SECOND}.get(name, 0)
     machine = scenario.machine
     accelerators = tuple(replace(each, telemetry_ns=window_ns) for each in machine.accelerators)
@@ -122,8 +125,14 @@ def impact_row(comparisons: Sequence[Comparison]) -> Row:
         "p99": spread(each.impacts[0].p99 for each in comparisons),
         "idle": spread(each.idle_share for each in harvests),
         "of idle": spread(each.of_idle for each in harvests),
-        "yield p99 ms": spread(each.run.yields.p99 / MS for each in comparisons),
+        "yield p99 ms": _yields(comparisons),
     }
+
+
+def _yields(comparisons: Sequence[Comparison]) -> dict[str, float] | None:
+    """None where nobody ever met our units, or had to wait for them, as on a CPU."""
+    met = [each.run.yields.p99 / MS for each in comparisons if each.run.yields.count]
+    return spread(met) if met else None
 
 
 def co_runner_impact(bench: Bench) -> tuple[list[Row], list[tuple[str, Comparison]]]:
@@ -150,20 +159,50 @@ def co_runner_impact(bench: Bench) -> tuple[list[Row], list[tuple[str, Compariso
 def unit_sweep(bench: Bench) -> list[Row]:
     """E3: length of a unit and units in flight, told by the co-runner, with and without unused short pauses.
 
-    Launches take 30 us here: without them, units that divide the server's pause exactly would seem free.
+    With launches: without them, units that divide the server's pause exactly would seem free.
     """
     rows = []
     for quiet_ms in (0, 2):
         for unit_ms in UNITS_MS:
             for depth in DEPTHS:
                 changes = {"unit_ns": int(unit_ms * MS), "depth": depth, "quiet_ns": quiet_ms * MS}
-                scenario = with_policy(bench.load("code-trace"), "priority (told)", **changes)
-                accelerators = tuple(replace(each, launch_ns=30_000) for each in scenario.machine.accelerators)
-                scenario = replace(scenario, machine=replace(scenario.machine, accelerators=accelerators))
+                scenario = with_launches(with_policy(bench.load("code-trace"), "priority (told)", **changes))
                 comparisons = [bench.compare(sliced(scenario, start, 250)) for start in (0, 2500, 5000)]
                 row = impact_row(comparisons)
                 rows.append({"unit ms": unit_ms, "depth": depth, "pause ms": quiet_ms, **row})
     return rows
+
+
+# (most in flight while somebody is suspected, for how long one is); 2 ms is what is in flight without any suspicion.
+SUSPICIONS = ((2, 10), (1, 10), (0.5, 1), (0.5, 10), (0.5, 60), (0.25, 10))
+
+
+def suspicion(bench: Bench) -> list[Row]:
+    """What shorter units cost and save while a co-runner that tells nothing is suspected; launches take 30 us."""
+    rows = []
+    for name in ("duty-day", "untold-bursts", "code-trace", "conversation-trace"):
+        for short_ms, calm_s in SUSPICIONS:
+            scenario = with_policy(bench.load(name), "stretch-probe (untold)")
+            limits = replace(scenario.settings.stretch, short_ns=int(short_ms * MS), calm_ns=calm_s * SECOND)
+            scenario = replace(scenario, settings=replace(scenario.settings, stretch=limits))
+            comparisons = [bench.compare(each) for each in _repeated(with_launches(scenario))]
+            rows.append({"scenario": name, "short unit ms": short_ms, "calm s": calm_s, **impact_row(comparisons)})
+    return rows
+
+
+def _repeated(scenario: Scenario) -> list[Scenario]:
+    """Slices of its trace, or seeds of at most an hour."""
+    if scenario.name in SLICES:
+        count, starts = SLICES[scenario.name]
+        return [sliced(scenario, start, count) for start in starts]
+    duration_ns = min(scenario.duration_ns, 3600 * SECOND)
+    return [replace(with_seed(scenario, seed), duration_ns=duration_ns) for seed in (1, 2, 3)]
+
+
+def with_launches(scenario: Scenario) -> Scenario:
+    """The scenario with launches of 30 us, without which short units would seem to cost nothing."""
+    accelerators = tuple(replace(each, launch_ns=30_000) for each in scenario.machine.accelerators)
+    return replace(scenario, machine=replace(scenario.machine, accelerators=accelerators))
 
 
 class Runs:
@@ -344,6 +383,7 @@ EXPERIMENTS: dict[str, tuple[str, Callable[[Bench], list[Row]]]] = {
         lambda bench: co_runner_impact(bench)[0],
     ),
     "units": ("Length of a unit and units in flight (code-trace, told)", unit_sweep),
+    "suspicion": ("Shorter units while a co-runner that tells nothing is suspected", suspicion),
     "step": ("A step of load", load_step),
     "jobs": ("Several jobs of ours", several_jobs),
     "deadlines": ("Backup windows", deadlines),
@@ -385,7 +425,7 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     for name, part in results["experiments"].items():
         lines += [f"## {part['title']}", "", *([f"![chart]({part['chart']})", ""] if part.get("chart") else [])]
-        lines += [*table(part["rows"]), "", f"({name}, {part['seconds']:.0f} s)", ""]
+        lines += [*table(part["rows"]), "", f"({name}, {part['seconds']:.0f} s of a processor, {part['date']})", ""]
     return "\n".join(lines)
 
 
@@ -425,7 +465,7 @@ def run_experiment(name: str, bench: Bench, output: Path) -> dict[str, Any]:
         part["rows"] = experiment(bench)
     if name == "units":
         plot_units(chart, part["rows"])
-    return {**part, "seconds": time.process_time() - start}
+    return {**part, "seconds": time.process_time() - start, "date": describe_machine()["date"]}
 
 
 def main() -> None:

@@ -17,10 +17,11 @@ from ohdiff.errors import UsageError
 from ohdiff.scheduling.core import SECOND, JobClass
 from ohdiff.scheduling.governor import CPU, Governor, GovernorOptions
 from ohdiff.scheduling.hint.device_hint import runtime_folder
-from ohdiff.scheduling.manners import lowered
+from ohdiff.scheduling.manners import Lowered
 from ohdiff.scheduling.pace import Pace
 from ohdiff.scheduling.policies.compose import Arbiter, PolicySettings, build_policy
 from ohdiff.scheduling.presence import Presence
+from ohdiff.scheduling.window import Work
 
 from .text import parse_time
 
@@ -80,9 +81,7 @@ def manners_options(function: Any) -> Any:
 
 
 @contextmanager
-def governed(
-    manners: Manners, threads: int, note: Callable[[str], None], remaining_bytes: Callable[[], int]
-) -> Iterator[Pace]:
+def governed(manners: Manners, threads: int, note: Callable[[str], None], work: Callable[[], Work]) -> Iterator[Pace]:
     """The pace of a command that works with so many threads; they must be started within."""
     job_class = manners.job_class
     settings = PolicySettings(
@@ -91,6 +90,7 @@ def governed(
         impact_milli_max=round(manners.max_impact * 10),
         share_milli=max(1, round(manners.device_share * 10)),
     )
+    state = Lowered(job_class, has_deadline=manners.deadline is not None)
     options = GovernorOptions(
         job_class,
         frozenset(os.sched_getaffinity(0)),
@@ -98,11 +98,15 @@ def governed(
         Path(runtime_folder()),
         settings.share_milli,
         None if manners.deadline is None else parse_deadline(manners.deadline),
-        remaining_bytes,
+        work,
+        state.press,
     )
+    governor = Governor(build_policy(settings), options, note=note)
+    # With a deadline the governor's own thread comes first, and stays as it is: it has to see in time that it is near.
     with ExitStack() as stack:
-        stack.enter_context(lowered(job_class))
-        yield stack.enter_context(Governor(build_policy(settings), options, note=note))
+        for each in (governor, state) if manners.deadline is not None else (state, governor):
+            stack.enter_context(each)
+        yield governor
 
 
 @contextmanager

@@ -14,6 +14,7 @@ class ExtentReader:
     def __init__(self, fd: int, extents: list[tuple[int, int]]) -> None:
         self._fd = fd
         self._extents = list(reversed(extents))
+        self._total = sum(end - start for start, end in extents)
         self.size = 0
         self.offset = 0
 
@@ -21,6 +22,11 @@ class ExtentReader:
     def is_done(self) -> bool:
         """Whether there is nothing more to read."""
         return not self._extents
+
+    @property
+    def left(self) -> int:
+        """How many bytes are still to be read, if the file does not end early."""
+        return self._total - self.size
 
     def read_into(self, data: bytearray, prefix: bytes) -> memoryview:
         """Fill a buffer with `prefix` and as much as it takes; returns the filled part."""

@@ -145,10 +145,10 @@ def _sizes(cuts: list[int], first: int, last: int) -> list[int]:
 def read_batch(batch: FileBatch, engine: Engine, pool: BufferPool, pace: Pace = UNPACED) -> BatchResult:
     """Read, cut and hash a batch, as one unit of work; runs in a worker."""
     with pace.unit(batch.size):
-        return _read_batch(batch, engine, pool)
+        return _read_batch(batch, engine, pool, leaves_cache=pace.leaves_page_cache)
 
 
-def _read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> BatchResult:
+def _read_batch(batch: FileBatch, engine: Engine, pool: BufferPool, *, leaves_cache: bool) -> BatchResult:
     buffer = pool.take(batch.size)
     data = memoryview(buffer.data)[: batch.size]
     statuses = read_files(
@@ -157,6 +157,7 @@ def _read_batch(batch: FileBatch, engine: Engine, pool: BufferPool) -> BatchResu
         (batch.sizes, batch.mtimes, batch.ctimes, batch.inodes),
         data,
         0,
+        leaves_cache,
     )
     ends = array("Q", accumulate(batch.sizes)).tobytes()
     cut_bytes, count_bytes, ids = cut_and_hash_segments(engine, data, ends)
@@ -195,10 +196,10 @@ class FilePieces:
             status = read_status(fd, with_xattrs=True)
             has_holes = may_have_holes(status.size, status.blocks512)
             extents = _bounded(data_extents(fd, status.size)) if has_holes else [(0, status.size)]
-            layout = None
-            if not has_holes and is_container(self._name, status.size):
-                layout = read_layout(fd, status.size)
             with left_as_found(fd, status.size) if self._pace.leaves_page_cache else nullcontext() as self._passed:
+                layout = None
+                if not has_holes and is_container(self._name, status.size):
+                    layout = read_layout(fd, status.size)
                 if layout is None:
                     reader = ExtentReader(fd, extents)
                     yield from self._cut(reader)
@@ -244,7 +245,8 @@ class FilePieces:
         carry = b""
         while not reader.is_done:
             buffer = self._pool.take(self._piece_size)
-            with self._pace.unit(self._piece_size), reader.read_into(buffer.data, carry) as data:
+            size = min(self._piece_size - len(carry), reader.left)
+            with self._pace.unit(size), reader.read_into(buffer.data, carry) as data:
                 cut_bytes, ids = cut_and_hash_stream(self._engine, data, reader.is_done)
                 cuts = array("Q", cut_bytes).tolist()
                 carry = bytes(data[cuts[-1] if cuts else 0 :])

@@ -74,6 +74,11 @@ class SnapshotOptions:
     pace: Pace = UNPACED
 
     @property
+    def settled_ns(self) -> int:
+        """Files with a ctime before, which the parent has, are not read; 0 for all are."""
+        return 0 if self.is_forced or self.parent is None else self.parent.snapshot.started_ns - _CLOCK_TICK_NS
+
+    @property
     def sink(self) -> SinkOptions:
         """How the chunks are stored."""
         return SinkOptions(self.level, self.encoders, self.queue_depth, self.is_dry_run, self.pace)
@@ -121,7 +126,7 @@ def make_snapshot(
             observer,
             pace=options.pace,
             one_file_system=options.one_file_system,
-            settled_ns=0 if parent is None else parent.snapshot.started_ns - _CLOCK_TICK_NS,
+            settled_ns=options.settled_ns,
             is_parent_whole=parent is not None and index.is_whole_for(parent.snapshot_id),
         )
         try:

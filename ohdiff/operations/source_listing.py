@@ -76,7 +76,6 @@ class SourceListing:
             return listing, _rows_with_holes(entries, range(len(listing)))
         return select_rows(listing, rows), _rows_with_holes(entries, rows)
 
-
     def _unit(self, name_count: int) -> AbstractContextManager[None]:
         """A unit of work once enough names have been looked at, small directories counting together."""
         self._names_since_unit += name_count

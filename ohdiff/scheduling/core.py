@@ -21,6 +21,7 @@ SECOND = 1_000_000_000
 
 UNIT_NS = 2 * MS
 UNITS_DEEP = 1
+BESIDE_NS = MS  # the most in flight beside a co-runner that says what it does
 QUIET_NS = 2 * MS  # hysteresis: a co-runner's pause shorter than this is not used
 
 
@@ -85,7 +86,8 @@ class UnitReport:
     Parameters
     ----------
     ended_ns : when its end was seen.
-    took_ns : from submission to its end as seen by the host, less the copies' own time where that is known.
+    took_ns : from its submission, or the end of the unit before it where that came later, to its end as seen by the
+        host; less the copies' own time where that is known.
     expected_ns : what it takes alone on the device, by calibration.
     is_probe : whether it was sent to look for a co-runner.
     is_ok : False when the device failed it; the unit was dropped and will be done again.
@@ -282,9 +284,10 @@ class Decision:
     """What shall hold from now until the next decision. A device without a grant starts no unit.
 
     The contract of a driver. It calls `Policy.decide` once at the start, and then when, and only when,
-    (1) `wake_ns` has come; (2) a job arrived, ended or changed its class, or a peer's wish, a lease or a device's
-    usability changed; (3) a `Watch` says so; (4) a grant's `units_max` units have ended; (5) a unit failed. Units in
-    flight are never taken back: a withdrawn grant ends at a unit's border. Several causes at one instant make one call.
+    (1) `wake_ns` has come; (2) a job arrived, ended or changed its class, a co-runner that says what it does came or
+    went, or a peer's wish, a lease or a device's usability changed; (3) a `Watch` says so; (4) a grant's `units_max`
+    units have ended; (5) a unit failed. Several causes at one instant make one call. Units in flight are never taken
+    back: a withdrawn grant ends at a unit's border.
     A grant on a device whose lease is not held is a wish: the driver queues for the lease, and asks again with it.
     Without a grant on a device whose lease a peer wants, it gives that lease up at the unit's border.
 

@@ -91,7 +91,7 @@ def replay(lines: Iterable[bytes]) -> Replay:
         if not line.endswith(b"\n"):
             break
         now_ns, change = _parsed(number, line)
-        seen = _applied(seen, change)
+        seen = _applied_at(number, seen, change)
         view = replace(_view(number, seen), memory=view.memory)
         decision = policy.decide(now_ns, view)
         again = _line(now_ns, change, view, decision)
@@ -121,6 +121,14 @@ def _change(old: Any, new: Any) -> Any:
     else:
         return None if old == new else [new]
     return {key: change for key, change in inside.items() if change is not None} or None
+
+
+def _applied_at(number: int, seen: dict[str, Any], change: Any) -> dict[str, Any]:
+    try:
+        applied: dict[str, Any] = _applied(seen, change)
+    except (TypeError, KeyError, IndexError) as error:
+        raise UsageError(f"line {number} of the log is damaged", hint="it changes what was not seen") from error
+    return applied
 
 
 def _applied(old: Any, change: Any) -> Any:

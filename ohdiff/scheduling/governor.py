@@ -27,7 +27,6 @@ from .core import (
     Host,
     Job,
     JobClass,
-    Lateness,
     Policy,
     UnitReport,
     View,
@@ -38,18 +37,16 @@ from .presence import Presence
 from .shared_page import SharedPage
 from .signals import CoRunnerSignals, HostSignals, ThreadTimes
 from .standing import StandingDecision
+from .window import Stage, Window, Work
 
 CPU: Final = "cpu"
 MACHINE: Final = "machine"
 # How often signals are read: by threads at the borders of units, and by the governor's own thread.
 _LOOK_TOLD_NS: Final = 4 * MS  # while a co-runner says what it does
 _LOOK_NS: Final = 20 * MS
-_LOOK_PAUSED_SECONDS: Final = 0.005
+_LOOK_PAUSED_TOLD_SECONDS: Final = 0.005
+_LOOK_PAUSED_SECONDS: Final = 0.02
 _LOOK_IDLE_SECONDS: Final = 0.1
-# Until a rate was measured; 8 MiB cut, hashed and compressed on one core of 2020 take a little less.
-_RATE_FIRST_BYTES_PER_S: Final = 150_000_000
-_RATE_WEIGHT: Final = 16
-UNKNOWN_BYTES: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,8 @@ class GovernorOptions:
     folder : where processes of this user meet, None to work without lease and hints.
     share_milli : the most of its time that each thread is at work, in thousandths.
     deadline_ns : by the monotonic clock, when the job should be done.
-    remaining_bytes : asked for what is left to do.
+    work : asked for what there is to do in all, what units have done included.
+    press : told when the deadline leaves no more room for others, and when it does so again.
     """
 
     job_class: JobClass
@@ -74,14 +72,16 @@ class GovernorOptions:
     folder: Path | None = None
     share_milli: int = 1000
     deadline_ns: int | None = None
-    remaining_bytes: Callable[[], int] = lambda: UNKNOWN_BYTES
+    work: Callable[[], Work] = Work
+    press: Callable[[bool], None] = lambda is_last_call: None
 
 
 @dataclass(slots=True)
 class GovernorCounts:
-    """What became of it: units run, and how long nothing was let run that wanted to."""
+    """What became of it: units run, their bytes, and how long nothing was let run that wanted to."""
 
     units: int = 0
+    size_bytes: int = 0
     paused_ns: int = 0
 
 
@@ -119,11 +119,15 @@ class Governor:
         self._others = _Others(options, note, now)
         self._times = ThreadTimes()
         self._arrived_ns = now()
-        self._rate = _RATE_FIRST_BYTES_PER_S * min(options.threads, max(1, len(options.cores)))
+        self._rate = _Rate(min(options.threads, max(1, len(options.cores))) * options.share_milli)
+        deadline_ns = options.deadline_ns
+        self._window = None if deadline_ns is None else Window(self._arrived_ns, deadline_ns)
+        self._stage = Stage.EARLY
         self._last: UnitReport | None = None
         self._served_ns = 0
         self._turn = threading.Condition()
         self._wanted = threading.Event()
+        self._ended = threading.Event()
         self._is_over = False
         self._active = self._waiting = self._allowed = 0
         self._paused_since_ns = -1
@@ -146,6 +150,7 @@ class Governor:
             self._is_over = True
             self._turn.notify_all()
         self._wanted.set()
+        self._ended.set()
         self._thread.join()
         self._others.close()
 
@@ -174,12 +179,12 @@ class Governor:
             self._active += 1
 
     def _may_start(self) -> bool:
-        return self._active < self._allowed and self._now() >= self._own.not_before_ns
+        return self._active < self._allowed and self._gap_left_ns() <= 0
 
     def _wait(self) -> None:
         self._waiting += 1
         self._wanted.set()
-        gap_ns = self._own.not_before_ns - self._now() if self._active < self._allowed else 0
+        gap_ns = self._gap_left_ns() if self._active < self._allowed else 0
         try:
             self._turn.wait(gap_ns / SECOND if gap_ns > 0 else None)
         finally:
@@ -190,37 +195,39 @@ class Governor:
             now_ns = self._now()
             self._active -= 1
             self.counts.units += 1
+            self.counts.size_bytes += size_bytes
             self._served_ns += ran_ns
-            self._learn_rate(size_bytes, ran_ns)
+            self._rate.add(size_bytes, _alone_ns(now_ns - began_ns, ran_ns, waited_ns))
             self._last = UnitReport(now_ns, ran_ns + waited_ns, max(1, ran_ns))
             self._standing.note_unit(CPU, self._last)
-            self._keep_gap(now_ns, now_ns - began_ns)
+            self._own.ended_ns, self._own.took_ns = now_ns, now_ns - began_ns - waited_ns
             if now_ns >= self._look_at_ns or (self._active == 0 and (self._allowed == 0 or self._others.is_wanted)):
                 self._look(now_ns)
             self._turn.notify()
 
-    def _keep_gap(self, now_ns: int, took_ns: int) -> None:
-        """This thread's pause after a unit, in proportion: units on a CPU are as long as they are."""
-        grant, share_milli = self._standing.grant(CPU), self._options.share_milli
+    def _gap_left_ns(self) -> int:
+        """What is left of this thread's pause after its last unit, by the grant of now.
+
+        In proportion to the unit: those on a CPU are as long as they are. Waiting for a core is no part of it.
+        """
+        grant, share_milli, took_ns = self._standing.grant(CPU), self._options.share_milli, self._own.took_ns
         gap_ns = took_ns * (1000 - share_milli) // share_milli
         if grant is not None:
             gap_ns = max(gap_ns, took_ns * grant.gap_ns // max(1, grant.unit_ns))
-        self._own.not_before_ns = now_ns + gap_ns
-
-    def _learn_rate(self, size_bytes: int, ran_ns: int) -> None:
-        if size_bytes > 0 and ran_ns > 0:
-            newest = size_bytes * SECOND // ran_ns * min(self._options.threads, max(1, len(self._options.cores)))
-            self._rate += (newest - self._rate) // _RATE_WEIGHT
+        return self._own.ended_ns + gap_ns - self._now()
 
     def _look(self, now_ns: int) -> None:
         """Read the signals, decide if it is time, and let threads go; the caller holds the lock."""
+        if self._is_over:
+            return
         self._look_at_ns = now_ns + (_LOOK_TOLD_NS if self._others.are_telling else _LOOK_NS)
+        before = self._standing.grant(CPU)
         try:
             allowed = self._decide(now_ns)
         except (DeviceError, OSError) as error:
             self._tell("broken", f"{error}; others are given way to no more")
             allowed, self._is_over = self._options.threads, True
-        if allowed > self._allowed or self._is_over:
+        if allowed > self._allowed or self._is_over or self._standing.grant(CPU) != before:
             self._turn.notify_all()
         self._allowed = allowed
         self._count_pause(now_ns)
@@ -241,24 +248,41 @@ class Governor:
         return self._others.keep_lease(wants=self._standing.grant(CPU) is not None, is_idle=self._active == 0)
 
     def _refresh(self, now_ns: int) -> None:
-        if self._standing.refresh(now_ns, self._view(now_ns)):
-            for late in self._standing.decision.late:
-                self._tell("late", _in_words(late))
+        work = self._options.work()
+        if self._window is not None:
+            self._keep_window(self._window, work, now_ns)
+        self._standing.refresh(now_ns, self._view(now_ns, work))
 
-    def _view(self, now_ns: int) -> View:
+    def _keep_window(self, window: Window, work: Work, now_ns: int) -> None:
+        """See how near the deadline is, and say so when it cannot be kept."""
+        stage = window.stage(now_ns, self._left(work.likely_bytes), self._rate.expected)
+        if stage is Stage.PRESSING and self._stage is Stage.LAST:
+            stage = Stage.LAST
+        is_last_call = stage is Stage.LAST
+        if is_last_call != (self._stage is Stage.LAST):
+            self._options.press(is_last_call)
+        self._stage = stage
+        late_ns = window.late_ns(now_ns, self._left(work.least_bytes), self._rate.most)
+        if late_ns > 0:
+            self._tell("late", _in_words(late_ns))
+
+    def _left(self, size_bytes: int) -> int:
+        return max(1, size_bytes - self.counts.size_bytes)
+
+    def _view(self, now_ns: int, work: Work) -> View:
         options = self._options
         job = Job(
             job=1,
             job_class=options.job_class,
             arrived_ns=self._arrived_ns,
-            bytes_left=max(1, options.remaining_bytes()),
+            bytes_left=self._left(work.likely_bytes),
             served_ns=self._served_ns,
-            deadline_ns=options.deadline_ns,
+            deadline_ns=self._deadline_ns(now_ns),
         )
         device = DeviceView(
             CPU,
             DeviceKind.CPU,
-            max(1, self._rate),
+            self._rate.expected,
             is_leased=self._others.is_leased,
             peer_class=self._others.peer_class,
             in_flight=self._active,
@@ -269,6 +293,12 @@ class Governor:
         if not self._is_scavenging:
             return View((job,), (device,))
         return View((job,), (device,), self._others.co_runners(now_ns), self._host(now_ns))
+
+    def _deadline_ns(self, now_ns: int) -> int | None:
+        """What the policy hears of the deadline: nothing while it is far, and at last call that it has come."""
+        if self._stage is Stage.EARLY:
+            return None
+        return now_ns if self._stage is Stage.LAST else self._options.deadline_ns
 
     def _count_pause(self, now_ns: int) -> None:
         is_paused = self._waiting > 0 and self._active == 0
@@ -288,17 +318,60 @@ class Governor:
                 if self._is_over:
                     return
                 self._look(self._now())
-                is_waited_for = self._waiting > 0
+                is_waited_for, are_told = self._waiting > 0, self._others.are_telling
                 if is_waited_for and self._active < self._allowed:
                     self._turn.notify_all()
                 self._wanted.clear()
-            self._wanted.wait(_LOOK_PAUSED_SECONDS if is_waited_for else _LOOK_IDLE_SECONDS)
+            # Those who wait say so again whenever they are woken: while somebody does, that must not wake this thread.
+            if is_waited_for:
+                self._ended.wait(_LOOK_PAUSED_TOLD_SECONDS if are_told else _LOOK_PAUSED_SECONDS)
+            else:
+                self._wanted.wait(_LOOK_IDLE_SECONDS)
+
+
+class _Rate:
+    """What the CPU does for us when it is ours: bytes of units over the time that units take less their waits.
+
+    Parameters
+    ----------
+    parallel_milli : how many units run at a time, in thousandths.
+    """
+
+    # Before any unit ended: small files, cut, hashed and compressed on one core of 2020, take about so long.
+    _FIRST_BYTES_PER_S: Final = 100_000_000
+    # So much of it counts as seen; what may be promised at the most is as many times that.
+    _FIRST_BYTES: Final = 32 << 20
+    _FIRST_DOUBT: Final = 8
+
+    def __init__(self, parallel_milli: int) -> None:
+        self._parallel_milli = parallel_milli
+        self._bytes = self._FIRST_BYTES
+        self._ns = self._FIRST_BYTES * SECOND // self._FIRST_BYTES_PER_S
+        self._is_seen = False
+
+    def add(self, size_bytes: int, took_ns: int) -> None:
+        """A unit ended."""
+        self._bytes += size_bytes
+        self._ns += max(0, took_ns)
+        if self._bytes >= 2 * self._FIRST_BYTES:
+            self._is_seen = True
+
+    @property
+    def expected(self) -> int:
+        """Bytes a second."""
+        return max(1, self._bytes * self._parallel_milli * (SECOND // 1000) // self._ns)
+
+    @property
+    def most(self) -> int:
+        """The same, and while little was seen as much as it may turn out to be."""
+        return self.expected if self._is_seen else self.expected * self._FIRST_DOUBT
 
 
 class _Own(threading.local):
-    """What each thread keeps for itself: when its next unit may start."""
+    """What each thread keeps for itself: when its last unit ended, and how long it took."""
 
-    not_before_ns = 0
+    ended_ns = 0
+    took_ns = 0
 
 
 class _Others:
@@ -383,6 +456,16 @@ class _Others:
         )
 
 
-def _in_words(late: Lateness) -> str:
-    minutes, seconds = divmod(late.late_ns // SECOND, 60)
-    return f"the deadline will be missed by about {minutes} min {seconds} s at the rate that can be kept up"
+def _alone_ns(took_ns: int, ran_ns: int, waited_ns: int) -> int:
+    """How long a unit would have taken with the machine to itself.
+
+    One that others held up also waited for threads that were held up with the interpreter's lock: its own time counts.
+    """
+    is_held_up = waited_ns * 4 > took_ns and ran_ns > 0
+    return ran_ns if is_held_up else took_ns - waited_ns
+
+
+def _in_words(late_ns: int) -> str:
+    minutes, seconds = divmod(late_ns // SECOND, 60)
+    by = f"{minutes} min {seconds} s" if minutes else f"{max(1, seconds)} s"
+    return f"the deadline will be missed by about {by}, even if nobody else needs the machine from now on"

@@ -229,7 +229,8 @@ class _Driven:
         """Book a unit that ended."""
         self.in_flight.pop(done.unit.number, None)
         self.not_before_ns = done.ended_ns + self._gap_ns
-        took_ns = done.ended_ns - done.submitted_ns
+        began_ns = done.submitted_ns if self._last is None else max(done.submitted_ns, self._last.ended_ns)
+        took_ns = done.ended_ns - began_ns
         self._last = UnitReport(done.ended_ns, took_ns, done.unit.expected_ns, done.unit.is_probe, done.is_ok)
         if done.is_ok:
             self._served_ns += done.unit.expected_ns

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from conftest import Home
+from support.emulation import python
 
 from ohdiff import clock
 from ohdiff.cli.manners import parse_deadline
 from ohdiff.errors import UsageError
 from ohdiff.scheduling.core import SECOND, JobClass
 from ohdiff.scheduling.governor import CPU
-from ohdiff.scheduling.hint.device_hint import DeviceHint
 from ohdiff.scheduling.page_cache import cached_pages, drop
 from ohdiff.scheduling.presence import Presence
 
@@ -64,32 +67,87 @@ def test_a_snapshot_waits_for_the_restore(run: Run, home: Home, large: Path) -> 
     assert [result.exit_code for result in done] == [0]
 
 
-def test_a_scavenging_snapshot_waits_for_a_busy_job(run: Run, home: Home, large: Path) -> None:
-    hint = DeviceHint("machine", folder=str(home.path / "ohdiff"))
-    done: list[Result] = []
-    command = ("snapshot", large, "--priority", "scavenge")
-    thread = threading.Thread(target=lambda: done.append(run(*command)))
-    with hint.busy():
-        thread.start()
-        thread.join(1.0)
-        assert done == []
-    thread.join(120)
-    hint.close()
-    assert [result.exit_code for result in done] == [0]
+BUSY_JOB = """
+import sys
+from ohdiff.scheduling.hint.device_hint import DeviceHint
+hint = DeviceHint("machine", step_seconds_max=600, folder=sys.argv[1])
+with hint.busy():
+    print("busy", flush=True)
+    sys.stdin.read()
+"""
 
 
-def test_a_scavenging_snapshot_leaves_the_page_cache_as_it_was(run: Run, home: Home, large: Path) -> None:
-    with open(large / "large", "rb") as file:
-        os.fsync(file.fileno())
-        drop(file.fileno())
-        if cached_pages(file.fileno()) != 0:
-            pytest.skip("this file system keeps files in memory, or the system does not count cached pages")
-        assert in_a_thread(run, "snapshot", large, "--priority", "scavenge", "--deadline", "1s").exit_code == 0
-        assert cached_pages(file.fileno()) == 0
-        file.read()
-        again = ("snapshot", large, "--priority", "scavenge", "--deadline", "1s", "--force")
-        assert in_a_thread(run, *again).exit_code == 0
-        assert cached_pages(file.fileno()) > 0
+def test_a_busy_job_is_waited_for_without_an_end(home: Home, run: Run, large: Path) -> None:
+    assert run("snapshot", large).exit_code == 0
+    command = [sys.executable, "-m", "ohdiff", "snapshot", str(large), "--priority", "scavenge", "--force"]
+    with busy_job(home), subprocess.Popen(command, env={**os.environ, **home.variables}) as waiting:
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(3)
+        waiting.kill()
+
+
+def test_a_busy_job_is_waited_for_until_the_deadline_is_near(run: Run, home: Home, large: Path) -> None:
+    began_ns = clock.monotonic_ns()
+    with busy_job(home):
+        result = in_a_thread(run, "snapshot", large, "--priority", "scavenge", "--deadline", "16s")
+    assert result.exit_code == 0
+    # A quarter of the window is left when it may begin to take its share.
+    assert clock.monotonic_ns() - began_ns > 8 * SECOND
+
+
+@contextmanager
+def busy_job(home: Home) -> Iterator[None]:
+    """A process that says that it needs the machine."""
+    with python(BUSY_JOB, str(home.path / "ohdiff")) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "busy\n"
+        yield
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_a_window_is_said_to_be_missed_only_when_there_is_too_much_to_do(
+    run: Run, home: Home, large: Path, has_parent: bool
+) -> None:
+    if has_parent:
+        assert run("snapshot", large).exit_code == 0
+    with open(large / "huge", "wb") as file:
+        file.truncate(1 << 40)
+    short = ("snapshot", large, "--priority", "scavenge", "--exclude", "huge", "--deadline", "1m", "--dry-run")
+    assert "deadline" not in in_a_thread(run, *short).stderr
+
+
+@pytest.fixture
+def cold(large: Path) -> list[Path]:
+    """The files of the source, with nothing of them in the page cache; some are read alone, some in batches."""
+    (large / "model.safetensors").write_bytes(safetensors(3 << 20))
+    paths = [path for path in large.rglob("*") if path.is_file() and not path.is_symlink()]
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            drop(file.fileno())
+    if any(pages_of(path) for path in paths):
+        pytest.skip("this file system keeps files in memory, or the system does not count cached pages")
+    return paths
+
+
+def safetensors(size: int) -> bytes:
+    header = json.dumps({"t": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
+    return len(header).to_bytes(8, "little") + header + os.urandom(size)
+
+
+def pages_of(path: Path) -> int:
+    with open(path, "rb") as file:
+        return cached_pages(file.fileno())
+
+
+def test_a_scavenging_snapshot_leaves_the_page_cache_as_it_was(
+    run: Run, home: Home, large: Path, cold: list[Path]
+) -> None:
+    for path in cold[::4]:
+        path.read_bytes()
+    before = {path: pages_of(path) for path in cold}
+    assert in_a_thread(run, "snapshot", large, "--priority", "scavenge", "--deadline", "1s").exit_code == 0
+    assert {path: pages_of(path) for path in cold} == before
 
 
 def test_a_runtime_folder_that_cannot_be_trusted_is_said_to_scavengers_only(run: Run, home: Home, source: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ohdiff.errors import UsageError
+from ohdiff.scheduling.core import MS, SECOND
 from ohdiff.scheduling.simulator.scenario import load_scenario
 
 SHIPPED = sorted((Path(__file__).parents[2] / "bench" / "scenarios").glob("*.toml"))
@@ -72,6 +73,8 @@ def test_there_are_shipped_scenarios() -> None:
         ("size_gb = 1", "size_gb = 1\nsmall_files_pct = 101", r"job\[0\].small_files_pct", "at most 100"),
         ("unit_ms = 2", "unit_ms = 0", "policy.unit_ms", "between"),
         ("unit_ms = 2", 'arbiter = "fair"', "policy.arbiter", "auto, priority, stretch"),
+        ("unit_ms = 2", "short_ms = 0", "policy.short_ms", "between"),
+        ("unit_ms = 2", "beside_ms = 0", "policy.beside_ms", "between"),
         ("unit_ms = 2", "max_impact_pct = 200", "impact_milli_max", "must be"),
         ("[policy]", "[policies]", "policies", "not known"),
         ("[machine]", "[[machine]]", "machine", "must be a table"),
@@ -86,6 +89,27 @@ def test_a_bad_scenario_is_refused_by_the_name_of_its_key(
     assert old in GOOD
     with pytest.raises(UsageError, match=rf"scenario\.toml.*{key}.*{message}"):
         load(tmp_path, GOOD.replace(old, new, 1))
+
+
+def test_a_keys_place_in_the_settings_follows_its_name(tmp_path: Path) -> None:
+    keys = "short_ms = 0.75\ncalm_s = 3\nprobe_ms = 0.5\npause_min_ms = 30\npause_max_ms = 90\nbeside_ms = 1.5"
+    path = tmp_path / "scenario.toml"
+    path.write_text(GOOD + keys)
+    settings = load_scenario(path).settings
+    limits = settings.stretch
+    assert (settings.unit_ns, settings.beside_ns) == (2 * MS, 1_500_000)
+    assert (limits.short_ns, limits.calm_ns, limits.probe_ns) == (750_000, 3 * SECOND, 500_000)
+    assert (limits.pause_ns_min, limits.pause_ns_max) == (30 * MS, 90 * MS)
+
+
+def test_an_unknown_key_of_the_policy_is_answered_with_the_keys_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path, GOOD.replace("unit_ms = 2", "units_ms = 2"))
+    known = caught.value.hint.removeprefix("known: ").split(", ")
+    assert len(known) == 17
+    for key in known:  # each is one that can be read, if perhaps with another value
+        value = {"arbiter": '"none"', "order": '"arrival"', "where": '"cpu"'}.get(key, "19")
+        load(tmp_path, GOOD.replace("unit_ms = 2", f"{key} = {value}"))
 
 
 @pytest.mark.parametrize("windows", ["[]", "[[0]]", "[[0, 101]]", "[[5, 1]]", "[[0, 1], [0, 2]]", "3", "[[0, true]]"])

@@ -14,13 +14,15 @@ import pytest
 from ohdiff import clock
 from ohdiff.scheduling.core import MS, SECOND, Decision, Grant, Host, JobClass, View
 from ohdiff.scheduling.decision_log import DecisionLog, replay
-from ohdiff.scheduling.governor import CPU, Governor, GovernorOptions
+from ohdiff.scheduling.governor import CPU, Governor, GovernorOptions, _alone_ns
 from ohdiff.scheduling.hint.device_hint import DeviceHint
 from ohdiff.scheduling.lease import Lease
-from ohdiff.scheduling.manners import lowered
+from ohdiff.scheduling.manners import NICE_WITH_DEADLINE, Lowered
 from ohdiff.scheduling.pace import UNPACED, PacedExecutor
 from ohdiff.scheduling.policies.compose import Arbiter, PolicySettings, build_policy
 from ohdiff.scheduling.presence import Presence
+from ohdiff.scheduling.signals import ThreadTimes
+from ohdiff.scheduling.window import Work
 
 IDLE = Host(cores=4, cores_idle_milli=4000)
 PATIENCE = 60.0
@@ -218,11 +220,13 @@ def test_a_share_of_the_time_is_kept_free(by: str) -> None:
     with Governor(policy, options, host=lambda _: IDLE) as governor:
         began_ns = clock.monotonic_ns()
         worked_ns = 0
+        times = ThreadTimes()
         for _ in range(5):
             with governor.unit():
-                start_ns = clock.monotonic_ns()
+                start_ns = clock.monotonic_ns() - times.read()[1]
                 threading.Event().wait(0.004)
-                worked_ns += clock.monotonic_ns() - start_ns
+                # Waiting for a core is no work.
+                worked_ns += clock.monotonic_ns() - times.read()[1] - start_ns
         # Four pauses of three times the unit before each stand between five units.
         assert clock.monotonic_ns() - began_ns >= 3 * worked_ns
 
@@ -236,6 +240,44 @@ def test_leaving_lets_everybody_go() -> None:
     worker.end()
 
 
+@contextmanager
+def with_deadline(folder: Path, left_ns: int, work: Work, said: list[str]) -> Iterator[Governor]:
+    options = GovernorOptions(
+        JobClass.SCAVENGE,
+        frozenset({0}),
+        1,
+        folder,
+        deadline_ns=clock.monotonic_ns() + left_ns,
+        work=lambda: work,
+    )
+    with Governor(build_policy(SCAVENGING), options, note=said.append, host=lambda _: IDLE) as governor:
+        yield governor
+
+
+def test_a_busy_job_is_waited_for_while_the_deadline_leaves_time(folder: Path) -> None:
+    hint = DeviceHint("machine", folder=str(folder))
+    said: list[str] = []
+    with hint.busy(), with_deadline(folder, 3600 * SECOND, Work(1 << 30, 1 << 30), said) as governor:
+        worker = Worker(governor)
+        assert not worker.began.wait(0.5)
+    worker.end()
+    hint.close()
+    assert said == []
+
+
+def test_a_busy_job_is_waited_for_no_more_when_the_time_is_short(folder: Path) -> None:
+    hint = DeviceHint("machine", folder=str(folder))
+    said: list[str] = []
+    # Just what would do, if the machine were ours: so it is the last call, and nothing is lost yet.
+    work = Work(1 << 20, 2 << 30)
+    with hint.busy(), with_deadline(folder, 30 * SECOND, work, said) as governor:
+        worker = Worker(governor)
+        assert worker.began.wait(PATIENCE)
+        worker.end()
+    hint.close()
+    assert said == []
+
+
 def test_a_window_that_will_be_missed_is_said_once(folder: Path) -> None:
     said: list[str] = []
     options = GovernorOptions(
@@ -244,7 +286,7 @@ def test_a_window_that_will_be_missed_is_said_once(folder: Path) -> None:
         1,
         folder,
         deadline_ns=clock.monotonic_ns() + SECOND,
-        remaining_bytes=lambda: 1 << 45,
+        work=lambda: Work(1 << 45, 1 << 45),
     )
     with Governor(build_policy(SCAVENGING), options, note=said.append, host=lambda _: IDLE) as governor:
         for _ in range(3):
@@ -273,25 +315,109 @@ def test_a_runs_decisions_can_be_made_again_from_its_log(folder: Path, job_class
     assert again.decisions >= 1
 
 
+@pytest.mark.parametrize(
+    ("took", "ran", "waited", "alone"),
+    [(100, 40, 0, 100), (100, 40, 20, 80), (100, 40, 30, 40), (100, 0, 30, 70)],
+)
+def test_what_a_unit_takes_alone_leaves_out_what_others_took(took: int, ran: int, waited: int, alone: int) -> None:
+    assert _alone_ns(took, ran, waited) == alone
+
+
 def test_only_a_scavenger_is_lowered_and_only_meanwhile() -> None:
     before = os.sched_getscheduler(0)
-    with lowered(JobClass.NORMAL) as is_lowered:
-        assert not is_lowered
+    with Lowered(JobClass.NORMAL) as state:
+        assert not state.is_lowered
         assert os.sched_getscheduler(0) == before
-    found: list[int] = []
+    assert lowered_inside(has_deadline=False) == (os.SCHED_IDLE, 0)
+    assert os.sched_getscheduler(0) == before
+
+
+def test_with_a_deadline_it_is_only_niced() -> None:
+    assert lowered_inside(has_deadline=True) == (os.SCHED_OTHER, NICE_WITH_DEADLINE)
+
+
+def lowered_inside(*, has_deadline: bool) -> tuple[int, int]:
+    """Policy and niceness of a thread that was started by one that scavenges."""
+    found: list[tuple[int, int]] = []
 
     def look() -> None:
-        with lowered(JobClass.SCAVENGE) as is_lowered:
-            assert is_lowered
-            inner = threading.Thread(target=lambda: found.append(os.sched_getscheduler(0)))
+        with Lowered(JobClass.SCAVENGE, has_deadline=has_deadline) as state:
+            assert state.is_lowered
+            inner = threading.Thread(target=lambda: found.append(class_of(0)))
             inner.start()
             inner.join()
 
-    thread = threading.Thread(target=look)
+    run_in_a_thread(look)
+    return found[0]
+
+
+def class_of(thread: int) -> tuple[int, int]:
+    return os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def run_in_a_thread(function: Callable[[], None]) -> None:
+    """A scheduling class that cannot be left again does no harm to other tests there."""
+    thread = threading.Thread(target=function)
     thread.start()
     thread.join()
-    assert found == [os.SCHED_IDLE]
-    assert os.sched_getscheduler(0) == before
+
+
+def may_raise() -> bool:
+    """Whether this process may give a thread its niceness back."""
+    answers: list[bool] = []
+
+    def look() -> None:
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, usual + 1)
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, usual)
+        except OSError:
+            answers.append(False)
+        else:
+            answers.append(True)
+
+    run_in_a_thread(look)
+    return answers[0]
+
+
+def test_when_it_presses_all_threads_that_were_lowered_are_raised_and_no_others() -> None:
+    if not may_raise():
+        pytest.skip("this process may not raise a thread again")
+    worker = Idler()
+    found: list[tuple[tuple[int, int], tuple[int, int]]] = []
+
+    def look() -> None:
+        with Lowered(JobClass.SCAVENGE, has_deadline=True) as state:
+            inner = Idler()
+            for is_pressed in (False, True, False):
+                state.press(is_pressed)
+                found.append((class_of(0), class_of(inner.native_id or 0)))
+            os.setpriority(os.PRIO_PROCESS, worker.native_id or 0, 5)
+            state.press(True)
+            found.append((class_of(0), class_of(worker.native_id or 0)))
+            inner.end()
+
+    usual = class_of(0)
+    run_in_a_thread(look)
+    worker.end()
+    low = (os.SCHED_OTHER, max(usual[1], NICE_WITH_DEADLINE))
+    assert found == [(low, low), (usual, usual), (low, low), (usual, (os.SCHED_OTHER, 5))]
+
+
+class Idler(threading.Thread):
+    """A thread that waits."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._ended = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        self._ended.wait(PATIENCE)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(PATIENCE)
 
 
 def test_calls_of_a_paced_executor_are_units() -> None:

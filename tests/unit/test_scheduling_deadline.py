@@ -94,6 +94,20 @@ def test_the_measured_rate_moves_the_zones() -> None:
     assert zones[-1] == 2
 
 
+def test_a_slow_beginning_is_no_reason_to_give_a_window_up() -> None:
+    """Two windows of 700 bytes a second, where 1,000 are needed and 2,000 are possible; the third tells."""
+    policy = build_policy(PolicySettings())
+    slow = job(1_000_000)
+    view = View((slow,), (CPU, GPU), (BUSY,), CROWDED)
+    late = []
+    for now_s in range(0, 50, 10):
+        left = replace(slow, bytes_left=slow.bytes_left - now_s * 700)
+        decision = policy.decide(now_s * SECOND, replace(view, jobs=(left,)))
+        view = replace(view, memory=decision.memory)
+        late.append(bool(decision.late))
+    assert late == [False, False, False, True, True]
+
+
 def test_an_interactive_job_takes_its_capped_share_without_a_window() -> None:
     restore = job(1000, deadline_s=None, job_class=JobClass.INTERACTIVE)
     assert share_milli(grants(decide(0, restore))["gpu0"]) == 30

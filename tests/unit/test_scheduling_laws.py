@@ -89,6 +89,7 @@ SETTINGS = st.builds(
     where=st.sampled_from(Where),
     unit_ns=st.integers(1, 50 * MS),
     depth=st.integers(1, 16),
+    beside_ns=st.integers(1, 50 * MS),
     quiet_ns=st.integers(0, 20 * MS),
     impact_milli_max=st.integers(0, 1000),
     share_milli=st.integers(1, 1000),
@@ -120,7 +121,10 @@ def test_grants_are_for_usable_devices_and_jobs_that_are_there(settings: PolicyS
         assert 1 <= grant.depth <= settings.depth
         assert 1 <= grant.threads <= usable[grant.device].threads_max
         assert grant.gap_ns >= 0
-        assert grant.unit_ns in (settings.unit_ns, settings.stretch.probe_ns)
+        in_flight = (settings.unit_ns * settings.depth, settings.beside_ns, settings.stretch.short_ns)
+        lengths = [max(1, each // settings.depth) for each in in_flight]
+        assert grant.unit_ns in ([settings.stretch.probe_ns] if grant.is_probe else lengths)
+        assert grant.is_probe or grant.unit_ns <= settings.unit_ns
 
 
 @given(SETTINGS, VIEWS)

@@ -34,8 +34,8 @@ from ohdiff.operations.snapshot_stream import ByteStream, check_name, make_strea
 from ohdiff.operations.source_paths import resolve_path
 from ohdiff.operations.source_rules import DirectoryRules, KeepAll
 from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, read_snapshots
-from ohdiff.scheduling.governor import UNKNOWN_BYTES
 from ohdiff.scheduling.pace import Pace
+from ohdiff.scheduling.window import Work
 
 from .. import environment
 from ..access import Access, opened, own_folders
@@ -148,9 +148,7 @@ def _snapshot_paths(output: Output, request: Request) -> int:
             for error in missing:
                 reporter.error(error)
             if reporter.is_showing or request.deadline is not None:
-                rules = _rules_for_estimate(options.rules)
-                estimate = SourceEstimate(paths, rules, one_file_system=options.one_file_system)
-                reporter.estimate = stack.enter_context(estimate)
+                reporter.estimate = stack.enter_context(_estimate(paths, options))
             with _saying_what_is_kept(output, access, reporter):
                 result = make_snapshot(access.repository, access.index, engine.engine, paths, options, reporter)
         _say_left_out(output, access, options, paths)
@@ -213,13 +211,25 @@ def _options(
 
 
 def _governed(request: Request, options: SnapshotOptions, reporter: Reporter) -> AbstractContextManager[Pace]:
-    def remaining_bytes() -> int:
-        """What is left by the estimate, which grows while it counts."""
+    def work() -> Work:
+        """What there is to do by the estimate, which grows while it counts; of a stream nothing is known."""
         estimate = reporter.estimate
-        return UNKNOWN_BYTES if estimate is None else max(1, estimate.size - reporter.last.bytes_done)
+        return Work() if estimate is None else estimate.work(reporter.last.files_done)
 
     # One thread more walks.
-    return governed(request.manners, options.readers + options.encoders + 1, reporter.note, remaining_bytes)
+    return governed(request.manners, options.readers + options.encoders + 1, reporter.note, work)
+
+
+def _estimate(paths: Sequence[bytes], options: SnapshotOptions) -> SourceEstimate:
+    parent = options.parent
+    return SourceEstimate(
+        paths,
+        _rules_for_estimate(options.rules),
+        one_file_system=options.one_file_system,
+        settled_ns=options.settled_ns,
+        settled_paths=() if parent is None else parent.snapshot.paths,
+        files_likely=0 if parent is None else parent.snapshot.statistics.files,
+    )
 
 
 def _rules_for_estimate(rules: DirectoryRules) -> DirectoryRules:

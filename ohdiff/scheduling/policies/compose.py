@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ohdiff.errors import UsageError
 
-from ..core import QUIET_NS, UNIT_NS, UNITS_DEEP, Decision, DeviceView, Policy, View
+from ..core import BESIDE_NS, QUIET_NS, UNIT_NS, UNITS_DEEP, Decision, DeviceView, Policy, View
 from .deadline import Laxity, LaxityLimits
 from .draft import Draft, Permit, Stage
 from .placement import Placement, Where
@@ -29,7 +29,7 @@ class Arbiter(StrEnum):
     STRETCH = "stretch"
     RATE = "rate"
     TELEMETRY = "telemetry"
-    XSCHED = "xsched"  # strict priority without hysteresis, with XSched's many units in flight
+    XSCHED = "xsched"  # strict priority without hysteresis; XSched has 8 or 16 units in flight besides
     TGS = "tgs"  # the rate's control with TGS' period and constants
     NONE = "none"
 
@@ -49,7 +49,9 @@ class PolicySettings:
     Parameters
     ----------
     arbiter, order, where : the choices.
-    unit_ns, depth, quiet_ns : length of a unit, units in flight, and the pause of a co-runner that is left unused.
+    unit_ns, depth : length of a unit, and units in flight.
+    beside_ns, quiet_ns : the most work in flight beside a co-runner that says what it does, and which of its pauses are
+        left unused.
     impact_milli_max : --max-impact, for windows that run out and for interactive jobs.
     share_milli : --device-share.
     nice : the niceness of our threads on the CPU; what the driver sets, not what is decided.
@@ -60,6 +62,7 @@ class PolicySettings:
     where: Where = Where.AUTO
     unit_ns: int = UNIT_NS
     depth: int = UNITS_DEEP
+    beside_ns: int = BESIDE_NS
     quiet_ns: int = QUIET_NS
     impact_milli_max: int = 100
     share_milli: int = 1000
@@ -73,6 +76,7 @@ class PolicySettings:
         ranges = {
             "unit_ns": (self.unit_ns, 1, None),
             "depth": (self.depth, 1, None),
+            "beside_ns": (self.beside_ns, 1, None),
             "quiet_ns": (self.quiet_ns, 0, None),
             "impact_milli_max": (self.impact_milli_max, 0, 1000),
             "share_milli": (self.share_milli, 1, 1000),
@@ -100,7 +104,7 @@ class StagedPolicy:
 
     def _permit_of(self, device: DeviceView) -> Permit:
         is_single = device.threads_max == self._permit.threads
-        return self._permit if is_single else replace(self._permit, threads=device.threads_max)
+        return self._permit if is_single else self._permit._replace(threads=device.threads_max)
 
 
 def build_policy(settings: PolicySettings) -> Policy:
@@ -122,14 +126,15 @@ def _laxity(settings: PolicySettings) -> LaxityLimits:
 
 
 def _arbiters(settings: PolicySettings) -> list[Stage]:
-    strict, stretch = StrictPriority(settings.quiet_ns), StretchProbe(settings.stretch)
+    strict = StrictPriority(settings.quiet_ns, settings.beside_ns)
+    stretch = StretchProbe(settings.stretch)
     arbiters: dict[Arbiter, list[Stage]] = {
         Arbiter.AUTO: [strict, stretch, CpuPressure()],
         Arbiter.PRIORITY: [strict, CpuPressure()],
         Arbiter.STRETCH: [StretchProbe(settings.stretch, is_hint_heard=False), CpuPressure()],
         Arbiter.RATE: [ReportedRate(settings.rate), CpuPressure()],
         Arbiter.TELEMETRY: [TelemetryWindows(), CpuPressure()],
-        Arbiter.XSCHED: [StrictPriority(0)],
+        Arbiter.XSCHED: [StrictPriority(0, settings.unit_ns * settings.depth)],
         Arbiter.TGS: [ReportedRate(TGS_LIMITS)],
         Arbiter.NONE: [],
     }

@@ -7,7 +7,7 @@ the share by right is capped by what the owner allows; and a window that will be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from math import isqrt
 
@@ -17,6 +17,7 @@ from .placement import finish_ns
 
 WINDOW_NS = 10 * SECOND
 WINDOWS_KEPT = 30  # weight of a mean that forgets: five minutes
+WINDOWS_SURE = 3
 LOOK_EVERY_NS = SECOND
 QUANTILE_MILLI = 1645  # of the standard normal distribution, for one chance in twenty
 
@@ -96,6 +97,8 @@ class Laxity:
         high_rate = whole_rate
         if rate.windows:
             error = QUANTILE_MILLI * isqrt(rate.variance // rate.windows) // 1000
+            if rate.windows < WINDOWS_SURE:
+                error = max(error, rate.mean)  # of so few, their variance says little
             high_rate = rate.mean + error + accelerator_rate * self._limits.impact_milli_max // 1000
         need_ns = finish_ns(job.bytes_left, min(high_rate, whole_rate))
         if need_ns > left_ns:
@@ -109,13 +112,13 @@ class Laxity:
             if device.kind is DeviceKind.CPU and zone is Zone.FULL:
                 permit = draft.permits.get(device.device, refused)
                 if permit is not None:
-                    draft.permits[device.device] = replace(permit, threads=device.threads_max)
+                    draft.permits[device.device] = permit._replace(threads=device.threads_max)
             elif refused is not None and duty_milli > 0 and device.peer_class is None:
                 draft.permits[device.device] = _by_right(refused, duty_milli)
 
 
 def _by_right(refused: Permit, duty_milli: int) -> Permit:
-    return replace(refused, duty_milli=min(refused.duty_milli, duty_milli), units_max=0, is_probe=False)
+    return refused._replace(duty_milli=min(refused.duty_milli, duty_milli), units_max=0, is_probe=False)
 
 
 def _measured(now_ns: int, job: Job, draft: Draft) -> _Rate:

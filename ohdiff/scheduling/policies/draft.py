@@ -7,14 +7,12 @@ draft lives for that call only, so that a policy of stages is still a pure funct
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..core import Activity, CoRunner, Decision, DeviceKind, DeviceView, Grant, Lateness, Trim, View, Watch
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(NamedTuple):
     """How a device may be used: the fields of a Grant without its job, and a share of time instead of a gap."""
 
     unit_ns: int
@@ -56,10 +54,16 @@ class Draft:
         if permit is not None:
             self.refused.setdefault(device, permit)
 
-    def shape(self, device: str, **changes: int | bool) -> None:
+    def shape(self, device: str, **changes: Any) -> None:
         """Change the permit of a device that has one."""
         if device in self.permits:
-            self.permits[device] = replace(self.permits[device], **changes)  # type: ignore[arg-type]
+            self.permits[device] = self.permits[device]._replace(**changes)
+
+    def limit_flight(self, device: str, flight_ns: int) -> None:
+        """Let no more work than this be in flight on the device: units are shortened, their number stays."""
+        permit = self.permits.get(device)
+        if permit is not None and permit.unit_ns * permit.depth > flight_ns:
+            self.shape(device, unit_ns=max(1, flight_ns // permit.depth))
 
     def limit_duty(self, device: str, duty_milli: int) -> None:
         """Let the device be used for at most this share of time; refuse it at 0."""

@@ -8,7 +8,8 @@ aside (credits, as in dLoRA, OSDI'24) is lifted for one quantum and then goes ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core import MS, SECOND, Job, JobClass, View
 from .draft import Draft
@@ -34,8 +35,7 @@ class QueueLimits:
     is_skipping: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a job stands.
 
     `queued_ns` orders a level, `ran_ns` is when the job last ran, came or was lifted, `lifted` is 0 or 1.
@@ -74,7 +74,7 @@ class FeedbackQueues:
         is_contended = len(view.jobs) > len(running)
         for job in view.jobs:
             place = self._after_choice(job, places[job.job], job.job in running, is_usable=bool(draft.permits))
-            draft.remember(f"queue:{job.job}", _flat(place))
+            draft.remember(f"queue:{job.job}", tuple(place))
             if is_contended:
                 self._wake(now_ns, job, place, draft)
 
@@ -95,9 +95,9 @@ class FeedbackQueues:
             return _Place(self.first_level(job), 0, job.served_ns, now_ns, now_ns, 0, 0)
         place = _Place(*values)
         if place.is_running:
-            return self._demoted(now_ns, job, replace(place, ran_ns=now_ns))
+            return self._demoted(now_ns, job, place._replace(ran_ns=now_ns))
         if now_ns - place.ran_ns >= self._limits.starved_ns:
-            return _lifted(replace(place, ran_ns=now_ns), job)
+            return _lifted(place._replace(ran_ns=now_ns), job)
         return place
 
     def _demoted(self, now_ns: int, job: Job, place: _Place) -> _Place:
@@ -110,7 +110,7 @@ class FeedbackQueues:
             level, lifted = (level, 0) if lifted else (min(level + 1, self._limits.levels - 1), 0)
         if before_ns == place.served_before_ns:
             return place
-        return replace(place, level=level, lifted=lifted, served_before_ns=before_ns, queued_ns=now_ns)
+        return place._replace(level=level, lifted=lifted, served_before_ns=before_ns, queued_ns=now_ns)
 
     def _quantum_of(self, level: int, lifted: int) -> int:
         return self.quantum_ns(0 if lifted else level)
@@ -121,10 +121,10 @@ class FeedbackQueues:
     def _after_choice(self, job: Job, place: _Place, is_chosen: bool, *, is_usable: bool) -> _Place:
         """Count what was put aside for another job, not what had to wait for a device."""
         if is_chosen or not place.is_running or not is_usable:
-            return place if place.is_running == is_chosen else replace(place, is_running=int(is_chosen))
+            return place if place.is_running == is_chosen else place._replace(is_running=int(is_chosen))
         if place.credits + 1 >= self._limits.credits_max:
             return _lifted(place, job)
-        return replace(place, credits=place.credits + 1, is_running=0)
+        return place._replace(credits=place.credits + 1, is_running=0)
 
     def _wake(self, now_ns: int, job: Job, place: _Place, draft: Draft) -> None:
         if job.job_class is JobClass.INTERACTIVE and place.is_running:
@@ -137,19 +137,7 @@ class FeedbackQueues:
 
 
 def _lifted(place: _Place, job: Job) -> _Place:
-    return replace(place, lifted=1, served_before_ns=job.served_ns, credits=0, is_running=0)
-
-
-def _flat(place: _Place) -> tuple[int, ...]:
-    return (
-        place.level,
-        place.lifted,
-        place.served_before_ns,
-        place.queued_ns,
-        place.ran_ns,
-        place.credits,
-        place.is_running,
-    )
+    return place._replace(lifted=1, served_before_ns=job.served_ns, credits=0, is_running=0)
 
 
 def _rank(job: Job, draft: Draft) -> int:

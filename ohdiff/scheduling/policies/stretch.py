@@ -10,32 +10,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
-from ..core import MS, US, Activity, CoRunner, UnitReport, View
+from ..core import MS, SECOND, US, Activity, CoRunner, UnitReport, View
 from .draft import Draft, accelerators, telling_co_runners
+
+_HALVED_MILLI = 1750  # beside one other a unit takes twice its time: a limit near to that would never be passed
 
 
 @dataclass(frozen=True, slots=True)
 class StretchLimits:
-    """When a unit counts as stretched, and how long to keep away then.
+    """When a unit counts as stretched, how long to keep away then, and how short units are while suspicion lasts.
 
-    Model on public traces, load .31 and .83: p50 and p99 at most +0.6 %, 97 % and 42 % of idle time. A longer first
-    pause harms less and finds less idle time; probes of 0.5 ms instead of 0.25 double the harm.
+    A burst that finds a unit in flight loses what is left of it, a whole unit more where that was too little to be
+    seen, and a probe for each pause that it outlasts: of 50 ms, 1.6 ms and 2.9 at worst with units of 2 ms, 0.6 and 0.9
+    with units of 0.5 ms; docs/scheduling.md has the table. A longer first pause harms less and finds less idle time;
+    probes of 0.5 ms instead of 0.25 double their harm.
 
     Parameters
     ----------
-    unit_milli_max : a unit's stretch above which somebody else is there.
-    probe_milli_max, probe_excess_ns_min : the same for a probe; both must be passed, as clocks jitter by 0.1 ms.
+    stretch_milli_max : a unit's stretch above which somebody else is there.
+    excess_ns_min : what it must have taken too long besides, as clocks jitter by 0.1 ms; it decides for probes.
     probe_ns : length of a probe.
     pause_ns_min, pause_ns_max : the first pause, which doubles with each collision, up to the last.
+    short_ns, calm_ns : the most work in flight until there has been no collision for so long.
     """
 
-    unit_milli_max: int = 1300
-    probe_milli_max: int = 1500
-    probe_excess_ns_min: int = 150 * US
+    stretch_milli_max: int = 1300
+    excess_ns_min: int = 150 * US
     probe_ns: int = 250 * US
     pause_ns_min: int = 20 * MS
     pause_ns_max: int = 160 * MS
+    short_ns: int = 500 * US
+    calm_ns: int = 10 * SECOND
 
 
 class Mode(IntEnum):
@@ -46,12 +53,12 @@ class Mode(IntEnum):
     WAIT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     mode: Mode
     until_ns: int
     pause_ns: int
     seen_ns: int  # the end of the last report that was judged
+    calm_at_ns: int  # until then, units are short
 
 
 class StretchProbe:
@@ -74,45 +81,51 @@ class StretchProbe:
             if device.last_unit is not None and device.last_unit.ended_ns > state.seen_ns:
                 state = self._judged(now_ns, view, device.device, device.last_unit, state)
             if state.mode is Mode.WAIT and now_ns >= state.until_ns:
-                state = _State(Mode.LOOK, 0, state.pause_ns, state.seen_ns)
+                state = state._replace(mode=Mode.LOOK)
             if state.mode is Mode.LOOK and self._telling(view, device.device):
-                state = _State(Mode.RUN, 0, state.pause_ns, state.seen_ns)
-            draft.remember(f"stretch:{device.device}", (state.mode, state.until_ns, state.pause_ns, state.seen_ns))
-            self._say(draft, device.device, state)
+                state = state._replace(mode=Mode.RUN)
+            draft.remember(f"stretch:{device.device}", tuple(state))
+            self._say(now_ns, draft, device.device, state)
 
     def _remembered(self, draft: Draft, device: str) -> _State:
         values = draft.remembered(f"stretch:{device}")
         if not values:
-            return _State(Mode.LOOK, 0, self._limits.pause_ns_min, -1)
-        mode, until_ns, pause_ns, seen_ns = values
-        return _State(Mode(mode), until_ns, pause_ns, seen_ns)
+            return _State(Mode.LOOK, 0, self._limits.pause_ns_min, -1, 0)
+        mode, until_ns, pause_ns, seen_ns, calm_at_ns = values
+        return _State(Mode(mode), until_ns, pause_ns, seen_ns, calm_at_ns)
 
     def _judged(self, now_ns: int, view: View, device: str, report: UnitReport, state: _State) -> _State:
         """The state after a new report. What a telling co-runner explains is left to strict priority."""
-        seen_ns = report.ended_ns
+        state = state._replace(seen_ns=report.ended_ns)
         if state.mode is Mode.WAIT or (state.mode is Mode.LOOK and not report.is_probe):
-            return _State(state.mode, state.until_ns, state.pause_ns, seen_ns)
+            return state
         if not self._is_stretched(report) or self._is_explained(view, device, report):
             pause_ns = state.pause_ns if state.mode is Mode.RUN else self._limits.pause_ns_min
-            return _State(Mode.RUN, 0, pause_ns, seen_ns)
+            return state._replace(mode=Mode.RUN, pause_ns=pause_ns)
         longer_ns = min(2 * state.pause_ns, self._limits.pause_ns_max)
-        return _State(Mode.WAIT, now_ns + state.pause_ns, longer_ns, seen_ns)
+        return _State(Mode.WAIT, now_ns + state.pause_ns, longer_ns, report.ended_ns, now_ns + self._limits.calm_ns)
 
     def _is_stretched(self, report: UnitReport) -> bool:
-        limits = self._limits
-        if not report.is_probe:
-            return report.stretch_milli > limits.unit_milli_max
-        excess_ns = report.took_ns - report.expected_ns
-        return report.stretch_milli > limits.probe_milli_max and excess_ns > limits.probe_excess_ns_min
+        return report.stretch_milli > self._stretch_milli_max(report.expected_ns)
 
-    def _say(self, draft: Draft, device: str, state: _State) -> None:
+    def _stretch_milli_max(self, expected_ns: int) -> int:
+        by_clock = 1000 + self._limits.excess_ns_min * 1000 // max(1, expected_ns)
+        return max(self._limits.stretch_milli_max, min(by_clock, _HALVED_MILLI))
+
+    def _say(self, now_ns: int, draft: Draft, device: str, state: _State) -> None:
+        if state.mode is Mode.LOOK:
+            draft.shape(device, unit_ns=self._limits.probe_ns, depth=1, units_max=1, is_probe=True)
+            return
+        if now_ns < state.calm_at_ns:
+            draft.limit_flight(device, self._limits.short_ns)
         if state.mode is Mode.WAIT:
             draft.refuse(device)
             draft.wake(state.until_ns)
-        elif state.mode is Mode.LOOK:
-            draft.shape(device, unit_ns=self._limits.probe_ns, depth=1, units_max=1, is_probe=True)
-        else:
-            draft.watch(device, stretch_milli_max=self._limits.unit_milli_max)
+        elif device in draft.permits:
+            unit_ns = draft.permits[device].unit_ns
+            draft.watch(device, stretch_milli_max=self._stretch_milli_max(unit_ns))
+            if now_ns < state.calm_at_ns:
+                draft.wake(state.calm_at_ns)
 
     def _is_explained(self, view: View, device: str, report: UnitReport) -> bool:
         telling = self._telling(view, device)

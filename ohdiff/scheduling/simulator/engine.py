@@ -64,7 +64,7 @@ class Engine:
         self.now_ns = 0
         self.decisions = 0
         self.events = 0
-        self.yields_ns: list[int] = []  # for each time that a co-runner turned busy: how long our units stayed
+        self.yields_ns: list[int] = []  # for each time that a co-runner met our units on an accelerator: how long
         self.presences = [Presence(model) for model in sorted(co_runners, key=lambda model: model.name)]
         self.streams = {device: Stream(device) for device, _ in machine.devices}
         self._machine = machine
@@ -234,7 +234,7 @@ class Engine:
         self._quiet_ns.pop(model.device, None)
         stream = self.streams.get(model.device)
         if stream is not None and stream.is_flowing and stream.contested_ns < 0:
-            stream.contested_ns = self.now_ns
+            self._contest(stream)
         watch = self._watches.get(model.device)
         if watch is not None and watch.is_busy_told and model.is_telling:
             self._is_asked = True
@@ -260,7 +260,7 @@ class Engine:
         if stream.is_ending:
             if stream.left <= 0.5:
                 self._finish(stream)
-        elif stream.is_at_border and stream.left < inf and stream.report is not None:
+        elif stream.is_at_border:
             self._handle_border(stream, stream.grant)
 
     def _handle_border(self, stream: Stream, grant: Grant) -> None:
@@ -359,7 +359,7 @@ class Engine:
         self._apply(decision)
 
     def _view(self) -> View:
-        jobs = tuple(sorted((job.view for job in self._jobs), key=lambda job: job.job))
+        jobs = tuple(job.view for job in self._jobs)  # they came, and are numbered, by arrival
         devices = tuple(self._device_view(device, kind) for device, kind in self._machine.devices)
         co_runners = tuple(presence.view for presence in self.presences if presence.is_visible)
         return View(jobs, devices, co_runners, self._host.read(self.now_ns), self._memory)
@@ -418,6 +418,11 @@ class Engine:
         demand, unit_ns, byte_rate = self._machine.unit_of(grant)
         stream.begin(self.now_ns, grant, job, demand, unit_ns, byte_rate)
         if any(each.is_busy and each.model.device == stream.device for each in self.presences):
+            self._contest(stream)
+
+    def _contest(self, stream: Stream) -> None:
+        """Note since when we are in the way; on a CPU others run beside us, and nobody has to yield."""
+        if stream.device != CPU:
             stream.contested_ns = self.now_ns
 
     # The short way

@@ -22,13 +22,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class CoRunnerResult:
-    """A co-runner's figures by name, as "latency" or "step", and how long it was at work."""
+    """A co-runner's figures by name, as "latency" or "step", how long it was at work, and on how much of its device."""
 
     name: str
     device: str
     steps: int
     busy_ns: int
     figures: dict[str, Spread]
+    device_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def _ratios(spread: Spread, alone: Spread) -> tuple[float, float, float]:
 
 
 def _harvest(device: DeviceResult, run: RunResult, alone: RunResult) -> Harvest:
-    busy_ns = sum(each.busy_ns for each in alone.co_runners if each.device == device.device)
+    busy_ns = sum(each.busy_ns * each.device_share for each in alone.co_runners if each.device == device.device)
     idle_share = max(0.0, 1.0 - busy_ns / max(1, alone.simulated_ns))
     harvested_share = device.harvested_ns / max(1, run.simulated_ns)
     return Harvest(device.device, idle_share, harvested_share / idle_share if idle_share else 0.0)

@@ -21,7 +21,7 @@ from .results import (
     compare,
     spread_of,
 )
-from .scenario import Scenario
+from .scenario import CPU, Scenario
 from .sim_job import SimJob
 from .world import Machine, all_jobs
 
@@ -85,17 +85,18 @@ def _result(scenario: Scenario, machine: Machine, engine: Engine, jobs: list[Sim
         engine.now_ns,
         engine.decisions,
         engine.events,
-        tuple(map(_co_runner_result, engine.presences)),
+        tuple(_co_runner_result(presence, machine) for presence in engine.presences),
         tuple(devices),
         tuple(map(_job_result, jobs)),
         spread_of(engine.yields_ns),
     )
 
 
-def _co_runner_result(presence: Presence) -> CoRunnerResult:
+def _co_runner_result(presence: Presence, machine: Machine) -> CoRunnerResult:
     model = presence.model
     figures = {name: spread_of(times) for name, times in model.figures.items()}
-    return CoRunnerResult(model.name, model.device, model.steps, presence.busy_ns, figures)
+    share = min(1.0, machine.rates.share_of(model.demands[0], machine.cores)) if model.device == CPU else 1.0
+    return CoRunnerResult(model.name, model.device, model.steps, presence.busy_ns, figures, share)
 
 
 def _job_result(job: SimJob) -> JobResult:

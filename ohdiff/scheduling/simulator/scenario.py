@@ -6,7 +6,7 @@ Every key's name ends in its unit. docs/scheduling.md has the whole list.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,10 @@ from .toml_table import TomlTable
 
 GB = 1_000_000_000
 CPU = "cpu"
+_POLICY_KEYS = (
+    *("arbiter", "order", "where", "unit_ms", "depth", "beside_ms", "quiet_ms", "max_impact_pct", "device_share_pct"),
+    *("nice", "quantum_ms", "starved_s", "probe_ms", "pause_min_ms", "pause_max_ms", "short_ms", "calm_s"),
+)
 _CLASSES = {each.name.lower(): each for each in JobClass}
 
 
@@ -247,6 +251,7 @@ def _policy(table: TomlTable) -> PolicySettings:
         where=table.choice("where", Where, default.where),
         unit_ns=table.scaled("unit_ms", default.unit_ns / MS, MS, least=1e-3),
         depth=table.whole("depth", default.depth, least=1, most=1024),
+        beside_ns=table.scaled("beside_ms", default.beside_ns / MS, MS, least=1e-3),
         quiet_ns=table.scaled("quiet_ms", default.quiet_ns / MS, MS),
         impact_milli_max=table.scaled("max_impact_pct", default.impact_milli_max / 10, 10),
         share_milli=table.scaled("device_share_pct", default.share_milli / 10, 10),
@@ -261,8 +266,9 @@ def _policy(table: TomlTable) -> PolicySettings:
             probe_ns=table.scaled("probe_ms", default.stretch.probe_ns / MS, MS, least=1e-3),
             pause_ns_min=table.scaled("pause_min_ms", default.stretch.pause_ns_min / MS, MS, least=1e-3),
             pause_ns_max=table.scaled("pause_max_ms", default.stretch.pause_ns_max / MS, MS, least=1e-3),
+            short_ns=table.scaled("short_ms", default.stretch.short_ns / MS, MS, least=1e-3),
+            calm_ns=table.scaled("calm_s", default.stretch.calm_ns / SECOND, SECOND),
         ),
     )
-    known = [each.name.removesuffix("_ns") for each in fields(PolicySettings)]
-    table.finish(known)
+    table.finish(_POLICY_KEYS)
     return settings

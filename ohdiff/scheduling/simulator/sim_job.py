@@ -28,7 +28,7 @@ class SimJob:
         self.is_endless = plan.size_bytes == 0
         self.left = float(plan.size_bytes or ENDLESS_BYTES)
         self.small_left = float(plan.small_bytes)
-        self.is_only_small = False
+        self.is_only_small = 0 < plan.size_bytes <= plan.small_bytes
         self.served = 0.0
         self.ended_ns: int | None = None
         self.warned_ns: int | None = None
