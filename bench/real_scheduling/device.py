@@ -1,11 +1,13 @@
 """The emulated device: how soon we step aside, and whether the simulator says what real processes do.
 
 The server, the co-runner and our loop are processes with real clocks. Simulated is the same scenario with the same
-requests at the same times; what the simulator is told of this machine are three micro-benchmarks.
+requests at the same times; what the simulator is told of this machine are four micro-benchmarks, and how the device
+was told to take turns.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import tempfile
 import threading
@@ -16,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ohdiff import clock
-from ohdiff.scheduling.core import MS, SECOND, UNIT_NS, Job, JobClass, Unit, UnitDone
-from ohdiff.scheduling.emulated import EmulatedDevice, EmulatedServer, RealClock
+from ohdiff.scheduling.core import MS, SECOND, US, Job, JobClass, Unit, UnitDone
+from ohdiff.scheduling.emulated import QUANTUM_NS, SWITCH_NS, EmulatedDevice, EmulatedServer, RealClock
 from ohdiff.scheduling.hint.device_hint import DeviceHint
 from ohdiff.scheduling.policies.compose import Arbiter, PolicySettings, build_policy
 from ohdiff.scheduling.real_loop import LeasedDevice, RealLoop
@@ -159,29 +161,37 @@ def against_simulator(seconds: float, rounds: int) -> dict[str, Any]:
 
 
 def calibrated(folder: Path) -> dict[str, float]:
-    """What a request takes longer than its service, what passes between two of our units, and how the device shares.
+    """What a request takes besides its service, how late a sleeping server begins, and what passes between our units.
 
-    The first two are of each side alone, the third of requests one after another beside units one after another.
+    Each is of one side alone; units also beside a co-runner that tells of itself and does nothing, as looking at it
+    takes time.
     """
-    free = PolicySettings(arbiter=Arbiter.NONE)
-    alone_ns = _request_ns(folder)
-    starts = [submitted for submitted, _ in run_ours(folder, free, lambda: _wait(1.5)).uses]
-    periods = [later - earlier for earlier, later in pairwise(starts)]
-    beside: list[float] = []
-    run_ours(folder, free, lambda: beside.append(_request_ns(folder)))
+    at_once_ns, after_pauses_ns = _request_ns(folder, is_at_once=True), _request_ns(folder, is_at_once=False)
+    launch_us = _launch_us(folder)
+    hint = DeviceHint(DEVICE, folder=str(folder / "runtime"))
+    with hint.busy():
+        pass
+    launch_told_us = _launch_us(folder)
+    hint.close()
     return {
-        "request_us": round((alone_ns - SERVICE_NS) / 1e3, 1),
-        "launch_us": round((sum(periods) / len(periods) - UNIT_NS) / 1e3, 1),
-        "share": round(alone_ns / beside[0], 3),
+        "request_us": round((at_once_ns - SERVICE_NS) / 1e3, 1),
+        "wake_us": round(max(0.0, after_pauses_ns - at_once_ns) / 1e3, 1),
+        "launch_us": launch_us,
+        "launch_told_us": launch_told_us,
     }
 
 
-def _request_ns(folder: Path) -> float:
-    """The usual time of a request when the next one comes at once."""
-    process = start("device", "requests", str(folder), "200", stdin=-1)
+def _launch_us(folder: Path) -> float:
+    """The usual time between two of our units alone."""
+    uses = run_ours(folder, PolicySettings(arbiter=Arbiter.NONE), lambda: _wait(1.5)).uses
+    return round(statistics.median(later[0] - earlier[1] for earlier, later in pairwise(uses)) / 1e3, 1)
+
+
+def _request_ns(folder: Path, *, is_at_once: bool) -> float:
+    """The usual time of a request when the next one comes at once, or after a pause."""
+    process = start("device", "requests", str(folder), "200", "at once" if is_at_once else "", stdin=-1)
     line_of(process)
-    latencies = [float(word) for word in talk(process).split()]
-    return sum(latencies) / len(latencies)
+    return statistics.median(float(word) for word in talk(process).split())
 
 
 def measured(
@@ -206,6 +216,7 @@ def simulated(
     folder: Path, words: str, calibration: dict[str, float], seconds: float, seed: int, *, is_telling: bool
 ) -> dict[str, float]:
     """The same figures, of the model."""
+    launch_us = calibration["launch_told_us" if is_telling else "launch_us"]
     path = folder / "scenario.toml"
     path.write_text(
         f"""
@@ -218,16 +229,19 @@ cores = 2
 [[accelerator]]
 name = "{DEVICE}"
 kernel_gb_per_s = {RATE / 1e9}
-launch_us = {max(0.0, calibration["launch_us"])}
+launch_us = {max(0.0, launch_us)}
+slice_ms = {QUANTUM_NS / MS}
+switch_us = {SWITCH_NS / US}
 resident = true
 [[co_runner]]
 name = "queue"
 kind = "queue"
 device = "{DEVICE}"
 per_s = {PER_SECOND}
-service_ms = {SERVICE_NS / MS + calibration["request_us"] / 1e3}
+service_ms = {SERVICE_NS / MS}
+wake_us = {calibration["wake_us"]}
+answer_us = {max(0.0, calibration["request_us"])}
 tells = {str(is_telling).lower()}
-weight = {calibration["share"] / (1 - calibration["share"])}
 [[job]]
 class = "scavenge"
 endless = true
@@ -278,8 +292,8 @@ def main() -> None:
         print("ready", flush=True)
         server.run()
     elif sys.argv[1] == "requests":
-        arrivals = iter([(0, float(SERVICE_NS))] * int(sys.argv[3]))
-        serve_queue(folder, arrivals, None, is_at_once=True)
+        arrivals = iter([(2 * number * SERVICE_NS, float(SERVICE_NS)) for number in range(1, 1 + int(sys.argv[3]))])
+        serve_queue(folder, arrivals, None, is_at_once=bool(sys.argv[4]))
     else:
         seconds, seed = float(sys.argv[3]), int(sys.argv[4])
         hint = DeviceHint(DEVICE, folder=str(folder / "runtime")) if sys.argv[5] else None

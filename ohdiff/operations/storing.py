@@ -65,8 +65,8 @@ def open_sink(
         resembling = Resembling.open(repository, engine, DEPTH_MAX)
         if resembling is not None:
             stack.callback(resembling.close)
-        # Each encoder works its way along the bases of its own blocks. One block more would save 16 decodings of 127 on a
-        # source tree, for 10 MB.
+        # Each encoder works its way along the bases of its own blocks. One block more would save 16 decodings of 127 on
+        # a source tree, for 10 MB.
         reader = ChunkReader(repository, index, options.encoders * BLOCK_SIZE_BYTES)
         bases = StoredBases(index, reader, tree, resembling)
         writer = ChunkWriter(

@@ -21,6 +21,7 @@ SECOND = 1_000_000_000
 
 UNIT_NS = 2 * MS
 UNITS_DEEP = 1
+SHORT_UNITS_DEEP = 2  # of units that were shortened: what passes between two is no longer small beside one of them
 BESIDE_NS = MS  # the most in flight beside a co-runner that says what it does
 QUIET_NS = 2 * MS  # hysteresis: a co-runner's pause shorter than this is not used
 

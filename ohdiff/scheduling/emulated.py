@@ -80,13 +80,17 @@ class EmulatedServer:
     def run(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Serve."""
         while not is_stopped():
-            busy = [context for context in self._contexts if context.units]
-            self._receive(0.0 if busy else 0.05)
-            for context in busy:
-                if context in self._contexts and context.units:
-                    self._turn(context)
-                    self._receive(0.0)
+            self._receive(0.0 if self._next() else 0.05)
+            context = self._next()
+            if context is not None:
+                self._turn(context)
         self.close()
+
+    def _next(self) -> _Context | None:
+        """The first with work after the one that had the last turn."""
+        start = self._contexts.index(self._last) + 1 if self._last in self._contexts else 0
+        order = self._contexts[start:] + self._contexts[:start]
+        return next((context for context in order if context.units), None)
 
     def close(self) -> None:
         """Drop all clients."""

@@ -102,7 +102,7 @@ def test_a_log_replays_the_same_and_a_changed_one_does_not(scenario: Path, tmp_p
     assert "all the same" in replayed.stdout
     decisions = len(log.read_bytes().splitlines()) - 1
     assert parsed(run("--replay", log, "--json"))["decisions"] == decisions
-    log.write_bytes(log.read_bytes().replace(b'"depth":1,"gap_ns":0', b'"depth":1,"gap_ns":7'))
+    log.write_bytes(log.read_bytes().replace(b'"depth":2,"gap_ns":0', b'"depth":2,"gap_ns":7'))
     changed = run("--replay", log)
     assert changed.exit_code == EXIT_FAILED
     # The first decision, before the server has been quiet for long enough, grants nothing that could be changed.

@@ -153,6 +153,53 @@ def test_a_unit_that_was_stretched_before_its_end_is_seen_at_its_end() -> None:
     assert looks > 0.5 * len(seen.busy_spans)
 
 
+BUSY = {"kind": "training", "device": "gpu0", "compute_ms": 1000, "deviation": 0}
+
+
+def probes_beside(accelerator: dict[str, Any]) -> list[int]:
+    """How long probes of 0.25 ms took beside a co-runner that never pauses."""
+    seen = seen_in(scenario(BUSY, seconds=20, accelerator=accelerator, arbiter="stretch"))
+    units = [view.devices[0].last_unit for _, view in seen.views]
+    return [unit.took_ns for unit in units if unit is not None and unit.is_probe]
+
+
+@pytest.mark.parametrize("launch_us", [0, 30, 400, 5000])
+def test_a_probe_beside_a_busy_co_runner_takes_twice_its_time_whatever_a_launch_takes(launch_us: float) -> None:
+    took_ns = probes_beside({"launch_us": launch_us})
+    assert len(took_ns) > 50
+    assert set(took_ns) <= {500_000, 500_001}
+
+
+@pytest.mark.parametrize("launch_us", [0, 400])
+def test_on_a_device_that_is_shared_in_slices_a_probe_waits_for_its_turn(launch_us: float) -> None:
+    """What is left of the other's turn, a switch, and its own time in one piece."""
+    took_ns: list[int] = []
+    for slice_ms in (0.89, 0.93, 0.97, 1):  # pauses are whole milliseconds: with one length all might meet one moment
+        took_ns += probes_beside({"launch_us": launch_us, "slice_ms": slice_ms, "switch_us": 20})
+    assert len(took_ns) > 200
+    assert 270_000 <= min(took_ns) < 400_000
+    assert 1_000_000 < max(took_ns) <= 1_270_001
+
+
+def test_a_unit_that_is_being_launched_is_not_in_flight() -> None:
+    """Launches of 9 ms before units of 1 ms: nine of ten bursts meet no unit, and none waits for a launch."""
+    tells = {"kind": "duty", "device": "gpu0", "windows": [[0, 20]], "tells": True}
+    slow = scenario(tells, seconds=60, accelerator={"launch_us": 9000}, arbiter="xsched", quiet_ms=0, unit_ms=1)
+    run = simulate(slow)
+    assert run.yields.count > 100
+    assert run.yields.p50 == 0
+    assert run.yields.most <= 2 * MS + 10
+
+
+def test_a_job_ends_with_its_last_byte_among_launches() -> None:
+    """Five units of 2 GB, each after its launch."""
+    slow = {"launch_us": 1000}
+    alone = simulate(scenario(jobs=({"size_gb": 10},), accelerator=slow, arbiter="none"))
+    assert alone.jobs[0].took_ns == pytest.approx(15 * MS, abs=MS)
+    beside = simulate(scenario(BUSY, jobs=({"size_gb": 10},), accelerator=slow, arbiter="none"))
+    assert beside.jobs[0].took_ns == pytest.approx(25 * MS, abs=10)
+
+
 def test_who_works_elsewhere_is_in_nobodys_way() -> None:
     worker = {"kind": "duty", "device": "cpu", "windows": [[0, 50]], "burst_ms": 20}
     some = {"class": "normal", "count": 50, "per_s": 10, "median_gb": 5, "deviation": 0.1}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scenarios import scenario
 
 from ohdiff.errors import UsageError
-from ohdiff.scheduling.core import Decision, Grant
+from ohdiff.scheduling.core import SHORT_UNITS_DEEP, Decision, Grant
 from ohdiff.scheduling.decision_log import DecisionLog, replay
 from ohdiff.scheduling.policies.compose import Arbiter
 from ohdiff.scheduling.simulator.perfetto import TraceRecorder
@@ -20,9 +20,10 @@ from ohdiff.scheduling.simulator.scenario import Scenario
 
 SERVER = {"kind": "server", "device": "gpu0", "model": "azure-conversation", "speed": 0.3}
 TRAINING = {"kind": "training", "device": "gpu0", "compute_ms": 20, "pause_ms": 5, "report_ms": 50, "exchange_ms": 2}
+REQUESTS = {"kind": "queue", "name": "requests", "device": "gpu0", "per_s": 60, "service_ms": 5, "answer_us": 200}
 DUTY = {"kind": "duty", "device": "gpu0", "windows": [[0, 40]], "burst_ms": 10}
 QUEUE = {"kind": "queue", "device": "cpu", "per_s": 100, "service_ms": 2, "random_service": True}
-CO_RUNNERS = st.lists(st.sampled_from([SERVER, TRAINING, DUTY, QUEUE]), max_size=2, unique_by=str)
+CO_RUNNERS = st.lists(st.sampled_from([SERVER, TRAINING, DUTY, QUEUE, REQUESTS]), max_size=2, unique_by=str)
 JOBS = st.lists(
     st.fixed_dictionaries(
         {
@@ -59,7 +60,13 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         seconds=3,
         seed=draw(st.integers(0, 99)),
         machine={"cores": 4, "use_cpu": has_cpu},
-        accelerator={"telemetry_window_ms": 100, "resident": draw(st.booleans())},
+        accelerator={
+            "telemetry_window_ms": 100,
+            "resident": draw(st.booleans()),
+            "launch_us": draw(st.sampled_from([0, 30, 400])),
+            "slice_ms": draw(st.sampled_from([0, 0.7])),
+            "switch_us": draw(st.sampled_from([0, 20])),
+        },
         **policy,
     )
 
@@ -92,7 +99,7 @@ def test_any_run_is_its_seeds_own_and_its_log_replays_byte_for_byte(any_scenario
     watched = simulate(any_scenario, log=log.record, recorder=watcher)
     unwatched = simulate(any_scenario)
     assert replace(watched, events=0) == replace(unwatched, events=0)  # only the way through quiet times differs
-    assert {grant.depth for grant in watcher.grants} <= {1, any_scenario.settings.depth}
+    assert {grant.depth for grant in watcher.grants} <= {1, SHORT_UNITS_DEEP, any_scenario.settings.depth}
     again = replay(lines)
     assert again.difference is None
     assert again.decisions == watched.decisions == len(lines) - 1
@@ -117,13 +124,13 @@ def log_of(any_scenario: Scenario) -> list[bytes]:
 
 def test_a_changed_decision_is_found_with_its_line() -> None:
     lines = log_of(scenario({**DUTY, "tells": True}, seconds=1))
-    number = next(index for index, line in enumerate(lines) if index > 4 and b'"unit_ns":1000000' in line)
-    lines[number] = lines[number].replace(b'"unit_ns":1000000', b'"unit_ns":1000001')
+    number = next(index for index, line in enumerate(lines) if index > 4 and b'"unit_ns":500000' in line)
+    lines[number] = lines[number].replace(b'"unit_ns":500000', b'"unit_ns":500001')
     difference = replay(lines).difference
     assert difference is not None
     assert difference.line == number + 1
-    assert b"1000001" in difference.expected
-    assert b"1000001" not in difference.found
+    assert b"500001" in difference.expected
+    assert b"500001" not in difference.found
 
 
 def test_a_changed_view_is_found_by_its_hash() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ohdiff.scheduling.core import (
     MS,
+    SHORT_UNITS_DEEP,
     Activity,
     CoRunner,
     Decision,
@@ -118,11 +119,13 @@ def test_grants_are_for_usable_devices_and_jobs_that_are_there(settings: PolicyS
     for grant in decision.grants:
         assert grant.device in usable
         assert grant.job in {job.job for job in view.jobs}
-        assert 1 <= grant.depth <= settings.depth
+        assert 1 <= grant.depth <= max(settings.depth, SHORT_UNITS_DEEP)
         assert 1 <= grant.threads <= usable[grant.device].threads_max
         assert grant.gap_ns >= 0
-        in_flight = (settings.unit_ns * settings.depth, settings.beside_ns, settings.stretch.short_ns)
-        lengths = [max(1, each // settings.depth) for each in in_flight]
+        limits = (settings.beside_ns, settings.stretch.short_ns)
+        depth = max(settings.depth, SHORT_UNITS_DEEP)
+        lengths = [settings.unit_ns, *(max(1, each // depth) for each in limits)]
+        assert grant.unit_ns * grant.depth <= settings.unit_ns * settings.depth or grant.unit_ns == 1 or grant.is_probe
         assert grant.unit_ns in ([settings.stretch.probe_ns] if grant.is_probe else lengths)
         assert grant.is_probe or grant.unit_ns <= settings.unit_ns
 

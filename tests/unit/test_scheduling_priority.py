@@ -34,17 +34,18 @@ def test_a_device_that_nobody_tells_of_is_used() -> None:
     assert (grant.device, grant.job, grant.unit_ns, grant.depth, grant.gap_ns) == ("gpu0", 1, 2 * MS, 1, 0)
 
 
-@pytest.mark.parametrize(("kind", "unit_ns"), [(DeviceKind.CUDA, MS), (DeviceKind.CPU, 2 * MS)])
+@pytest.mark.parametrize(("kind", "unit_ns"), [(DeviceKind.CUDA, MS // 2), (DeviceKind.CPU, 2 * MS)])
 def test_units_are_shorter_beside_a_co_runner_that_tells(kind: DeviceKind, unit_ns: int) -> None:
     idle = CoRunner("llm", "gpu0", Activity.IDLE, 0)
     (grant,) = decide(100 * MS, idle, device=replace(GPU, kind=kind)).grants
     assert grant.unit_ns == unit_ns
+    assert grant.unit_ns * grant.depth <= (2 * MS if kind is DeviceKind.CPU else MS)
 
 
 def test_what_is_taken_by_right_beside_a_busy_co_runner_is_taken_in_shorter_units() -> None:
     busy = CoRunner("llm", "gpu0", Activity.BUSY, 0)
     (grant,) = decide(100 * MS, busy, job=replace(JOB, job_class=JobClass.INTERACTIVE)).grants
-    assert (grant.unit_ns, grant.gap_ns) == (MS, MS * 970 // 30)
+    assert (grant.unit_ns, grant.depth, grant.gap_ns) == (MS // 2, 1, MS // 2 * 970 // 30)
 
 
 def test_no_unit_starts_while_a_co_runner_is_busy() -> None:

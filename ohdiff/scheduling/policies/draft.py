@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-from ..core import Activity, CoRunner, Decision, DeviceKind, DeviceView, Grant, Lateness, Trim, View, Watch
+from ..core import (
+    SHORT_UNITS_DEEP,
+    Activity,
+    CoRunner,
+    Decision,
+    DeviceKind,
+    DeviceView,
+    Grant,
+    Lateness,
+    Trim,
+    View,
+    Watch,
+)
 
 
 class Permit(NamedTuple):
@@ -60,10 +72,11 @@ class Draft:
             self.permits[device] = self.permits[device]._replace(**changes)
 
     def limit_flight(self, device: str, flight_ns: int) -> None:
-        """Let no more work than this be in flight on the device: units are shortened, their number stays."""
+        """Let no more work than this be in flight on the device: units are shortened, and two at least make it up."""
         permit = self.permits.get(device)
         if permit is not None and permit.unit_ns * permit.depth > flight_ns:
-            self.shape(device, unit_ns=max(1, flight_ns // permit.depth))
+            depth = max(permit.depth, SHORT_UNITS_DEEP)
+            self.shape(device, unit_ns=max(1, flight_ns // depth), depth=depth)
 
     def limit_duty(self, device: str, duty_milli: int) -> None:
         """Let the device be used for at most this share of time; refuse it at 0."""
@@ -121,7 +134,8 @@ class Draft:
 
 def _grant(device: str, job: int, permit: Permit) -> Grant:
     gap_ns = permit.unit_ns * (1000 - permit.duty_milli) // permit.duty_milli
-    return Grant(device, job, permit.unit_ns, permit.depth, gap_ns, permit.units_max, permit.threads, permit.is_probe)
+    depth = 1 if gap_ns else permit.depth  # a pause follows each unit: with a second one in flight there would be none
+    return Grant(device, job, permit.unit_ns, depth, gap_ns, permit.units_max, permit.threads, permit.is_probe)
 
 
 class Stage(Protocol):

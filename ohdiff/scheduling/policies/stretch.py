@@ -22,9 +22,9 @@ _HALVED_MILLI = 1750  # beside one other a unit takes twice its time: a limit ne
 class StretchLimits:
     """When a unit counts as stretched, how long to keep away then, and how short units are while suspicion lasts.
 
-    A burst that finds a unit in flight loses what is left of it, a whole unit more where that was too little to be
-    seen, and a probe for each pause that it outlasts: of 50 ms, 1.6 ms and 2.9 at worst with units of 2 ms, 0.6 and 0.9
-    with units of 0.5 ms; docs/scheduling.md has the table. A longer first pause harms less and finds less idle time;
+    A burst that finds units in flight loses what is left of them, one more where that of the first was too little to be
+    seen, and a probe for each pause that it outlasts: of 50 ms, 1.8 ms and 2.9 at worst with units of 2 ms, 0.8 and 0.9
+    with two of 0.25 ms; docs/scheduling.md has the table. A longer first pause harms less and finds less idle time;
     probes of 0.5 ms instead of 0.25 double their harm.
 
     Parameters

@@ -52,11 +52,13 @@ class RequestSource:
 
 @dataclass(frozen=True, slots=True)
 class QueueShape:
-    """A queue's load: Poisson arrivals, and a service time."""
+    """A queue's load: Poisson arrivals, and a service time; and its server's own times."""
 
     per_second: float
     service_ns: int
     is_service_random: bool
+    wake_ns: int
+    answer_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,10 @@ def _queue(table: TomlTable) -> QueueShape:
         table.number("per_s", least=1e-9),
         table.scaled("service_ms", None, MS, least=1e-6),
         table.flag("random_service", default=False),
+        table.scaled("wake_us", 0, US),
+        table.scaled("answer_us", 0, US),
     )
-    if shape.per_second * shape.service_ns >= SECOND:
+    if shape.per_second * (shape.service_ns + shape.answer_ns) >= SECOND:
         raise table.error("per_s", "times service_ms is a load of 1 or more: the queue would grow for ever")
     return shape
 
@@ -203,7 +207,7 @@ def make_co_runner(plan: CoRunnerPlan, duration_ns: int, seed: int, data: Path) 
         arrivals = poisson_arrivals(
             shape.per_second, shape.service_ns, duration_ns, seed, is_service_random=shape.is_service_random
         )
-        return RequestQueue(who, arrivals)
+        return RequestQueue(who, arrivals, shape.wake_ns, shape.answer_ns)
     if isinstance(shape, TrainingShape):
         return TrainingLoop(who, shape, seed)
     windows = _duty_windows(shape, duration_ns, seed, data)

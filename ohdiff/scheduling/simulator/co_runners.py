@@ -34,6 +34,7 @@ class CoRunnerModel:
     name, device, is_telling, report_ns : as in its CoRunnerName.
     next_ns : when it wants to begin its next phase; NEVER_NS while one runs, or when nothing is left.
     demand : the number of what the phase that was begun takes; the world sets `demands`.
+    is_on_device : whether that phase takes its device's processors.
     figures : by name, what it measured of itself, in nanoseconds.
     """
 
@@ -45,6 +46,7 @@ class CoRunnerModel:
         self.next_ns = NEVER_NS
         self.demands: tuple[int, ...] = (0,)
         self.demand = 0
+        self.is_on_device = True
         self.steps = 0
         self.step_total_ns = 0
         self.figures: dict[str, list[int]] = {}
@@ -78,11 +80,17 @@ class RequestQueue(CoRunnerModel):
     Parameters
     ----------
     arrivals : (when, work) in order of time.
+    wake_ns : how long after its arrival a request is begun that finds the server asleep.
+    answer_ns : what a request takes after its work on the device, without it.
     """
 
-    def __init__(self, who: CoRunnerName, arrivals: Iterator[tuple[int, float]]) -> None:
+    def __init__(
+        self, who: CoRunnerName, arrivals: Iterator[tuple[int, float]], wake_ns: int = 0, answer_ns: int = 0
+    ) -> None:
         super().__init__(who)
         self.figures = {"latency": []}
+        self._wake_ns = wake_ns
+        self._answer_ns = answer_ns
         self._arrivals = arrivals
         self._coming = next(arrivals, None)
         self._waiting: deque[tuple[int, float]] = deque()
@@ -90,17 +98,26 @@ class RequestQueue(CoRunnerModel):
         self._set_next(0)
 
     def begin(self, now_ns: int) -> float:
-        """Serve the oldest request."""
+        """Serve the oldest request, or answer it."""
+        self.next_ns = NEVER_NS
+        if not self.is_on_device:
+            self.demand = self.demands[2]
+            return self._answer_ns
         self._take(now_ns)
         self._serving_ns, work = self._waiting.popleft()
-        self.next_ns = NEVER_NS
         self.demand = self.demands[0]
         return work
 
     def end(self, now_ns: int) -> None:
-        """Note how long it took since its arrival."""
+        """Go on to the answer, or note how long it took since its arrival."""
+        if self._answer_ns and self.is_on_device:
+            self.is_on_device = False
+            self.next_ns = now_ns
+            return
+        self.is_on_device = True
         self.figures["latency"].append(now_ns - self._serving_ns)
         self._step(now_ns - self._serving_ns)
+        self._take(now_ns)
         self._set_next(now_ns)
 
     def _take(self, now_ns: int) -> None:
@@ -112,7 +129,7 @@ class RequestQueue(CoRunnerModel):
         if self._waiting:
             self.next_ns = now_ns
         elif self._coming is not None:
-            self.next_ns = max(now_ns, self._coming[0])
+            self.next_ns = self._coming[0] + self._wake_ns
         else:
             self.next_ns = NEVER_NS
 

@@ -6,7 +6,7 @@ is alone on its device and nothing of ours runs, it goes through its iterations 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import ceil, inf
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from .gauges import DeviceGauge, HostGauge
 from .presence import Presence
 from .scenario import CPU
 from .sim_job import SimJob
+from .slices import TimeSlices
 from .stream import STRETCHED_RATE, Stream
 from .world import Machine
 
@@ -79,6 +80,9 @@ class Engine:
             for plan in machine.plan.accelerators
             if plan.telemetry_ns
         }
+        self._slices = {
+            plan.name: TimeSlices(plan.slice_ns, plan.switch_ns) for plan in machine.plan.accelerators if plan.slice_ns
+        }
         self._reports_ns = {
             presence.model.name: presence.model.report_ns for presence in self.presences if presence.model.report_ns
         }
@@ -122,20 +126,48 @@ class Engine:
     def _set_rates(self) -> None:
         busy = [presence for presence in self.presences if presence.is_busy]
         flowing = [stream for stream in self.streams.values() if stream.is_flowing]
-        numbers = (*(presence.model.demand for presence in busy), *(stream.demand for stream in flowing))
+        devices = {presence.model.device for presence in busy}
+        for stream in flowing:
+            stream.meet(has_company=stream.device in devices)
+        waiting = self._waiting(busy, flowing) if self._slices else ()
+        numbers = (
+            *(self._machine.nothing if each in waiting else each.model.demand for each in busy),
+            *(self._machine.nothing if each in waiting else self._demand_of(each) for each in flowing),
+        )
         rates = self._machine.rates.rates(numbers)
         for presence, rate in zip(busy, rates, strict=False):
             presence.rate = rate
         for stream, rate in zip(flowing, rates[len(busy) :], strict=True):
             stream.rate = rate
+        for each in waiting:
+            each.rate = 0.0
         if self._machine.plan.has_cpu_device:
             self._set_host_load(busy, flowing)
+
+    def _waiting(self, busy: list[Presence], flowing: list[Stream]) -> list[Presence | Stream]:
+        """Those whose work waits for a turn on a device that is shared in slices."""
+        everyone: list[Presence | Stream] = [*busy, *flowing]
+        waiting: list[Presence | Stream] = []
+        for device, slices in self._slices.items():
+            ready: dict[Hashable, int] = dict.fromkeys(
+                (each for each in busy if each.model.device == device and each.model.is_on_device), 0
+            )
+            stream = self.streams[device]
+            if stream in flowing and stream.demand is not None:
+                ready[stream] = stream.work_since_ns(self.now_ns)
+            owner = slices.owner(self.now_ns, ready)
+            waiting.extend(each for each in everyone if each in ready and each is not owner)
+        return waiting
+
+    def _demand_of(self, stream: Stream) -> int:
+        demand = stream.demand
+        return self._machine.nothing if demand is None else demand
 
     def _set_host_load(self, busy: list[Presence], flowing: list[Stream]) -> None:
         table, cores = self._machine.rates, self._machine.cores
         shares = [presence.rate * table.share_of(presence.model.demand, cores) for presence in busy]
         self._others_cores = sum(shares) * self._machine.plan.cores
-        shares.extend(stream.rate * table.share_of(stream.demand, cores) for stream in flowing)
+        shares.extend(stream.rate * table.share_of(self._demand_of(stream), cores) for stream in flowing)
         on_cores = [presence.rate for presence in busy if presence.model.device == CPU]
         on_cores.extend(stream.rate for stream in flowing if stream.device == CPU)
         # Whoever waits for a disk or for memory does not wait for a core.
@@ -150,7 +182,7 @@ class Engine:
         for stream in self.streams.values():
             if stream.is_flowing:
                 left = stream.left
-                if left < inf:
+                if left < inf and stream.rate > 0:
                     soonest = min(soonest, now_ns + ceil(left / stream.rate))
             elif stream.gap_until_ns:
                 soonest = min(soonest, stream.gap_until_ns)
@@ -160,6 +192,7 @@ class Engine:
     def _timers_next_ns(self) -> int:
         times = [*self._reports_ns.values(), *self._quiet_ns.values()]
         times.extend(gauge.next_ns for gauge in self._gauges.values())
+        times.extend(slices.next_ns for slices in self._slices.values())
         if self._coming:
             times.append(self._coming[-1].plan.arrives_ns)
         return min(times, default=NEVER_NS)
@@ -173,7 +206,7 @@ class Engine:
             cpu, rest = 0.0, 0.0
             for stream in self.streams.values():
                 if stream.is_flowing and stream.job is job:
-                    speed = stream.rate * stream.byte_rate
+                    speed = stream.speed
                     cpu, rest = (cpu + speed, rest) if stream.device == CPU else (cpu, rest + speed)
             soonest = min(soonest, self.now_ns + _job_left_ns(job, cpu, rest))
         return soonest
@@ -186,12 +219,14 @@ class Engine:
         for presence in self.presences:
             if presence.is_busy:
                 presence.left -= presence.rate * elapsed_ns
-                presence.busy_ns += elapsed_ns
+                presence.busy_ns += elapsed_ns if presence.model.is_on_device else 0
         for stream in self.streams.values():
             if stream.is_flowing:
                 stream.advance(until_ns, elapsed_ns)
         for device, gauge in self._gauges.items():
-            is_others = any(each.is_busy and each.model.device == device for each in self.presences)
+            is_others = any(
+                each.is_busy and each.model.is_on_device and each.model.device == device for each in self.presences
+            )
             gauge.pass_time(elapsed_ns, is_others=is_others, is_ours=self.streams[device].is_flowing)
         if self._machine.plan.has_cpu_device:
             self._host.pass_time(elapsed_ns, self._others_cores, is_short=self._is_short)
@@ -415,8 +450,7 @@ class Engine:
             self._end_contest(stream.device)
 
     def _begin(self, stream: Stream, grant: Grant, job: SimJob) -> None:
-        demand, unit_ns, byte_rate = self._machine.unit_of(grant)
-        stream.begin(self.now_ns, grant, job, demand, unit_ns, byte_rate)
+        stream.begin(self.now_ns, grant, job, self._machine.unit_of(grant))
         if any(each.is_busy and each.model.device == stream.device for each in self.presences):
             self._contest(stream)
 

@@ -34,7 +34,8 @@ class AcceleratorPlan:
     Parameters
     ----------
     kernel_rate, copy_rate, bus_rate : of our kernels on bytes in device memory, of each copy engine, of the bus.
-    launch_ns : from a unit's end to the next one's start when only one is in flight.
+    launch_ns : from when a unit may be submitted to its start, but for what units in flight hide of it.
+    slice_ns, switch_ns : length of a turn where several are busy, and what passes between two; 0 for fair shares.
     is_resident : whether our bytes lie in device memory already.
     telemetry_ns : length of the vendor's window, 0 for no telemetry.
     is_per_process : whether the vendor tells others' work from ours.
@@ -45,6 +46,8 @@ class AcceleratorPlan:
     copy_rate: int
     bus_rate: int
     launch_ns: int
+    slice_ns: int
+    switch_ns: int
     is_resident: bool
     telemetry_ns: int
     is_per_process: bool
@@ -173,6 +176,8 @@ def _accelerator(table: TomlTable) -> AcceleratorPlan:
         copy_rate=table.scaled("copy_gb_per_s", 50, GB, least=1e-6),
         bus_rate=table.scaled("bus_gb_per_s", 60, GB, least=1e-6),
         launch_ns=table.scaled("launch_us", 30, US),
+        slice_ns=table.scaled("slice_ms", 0, MS),
+        switch_ns=table.scaled("switch_us", 0, US),
         is_resident=table.flag("resident", default=False),
         telemetry_ns=table.scaled("telemetry_window_ms", 0, MS),
         is_per_process=table.flag("telemetry_per_process", default=True),
@@ -184,6 +189,8 @@ def _accelerator(table: TomlTable) -> AcceleratorPlan:
             "copy_gb_per_s",
             "bus_gb_per_s",
             "launch_us",
+            "slice_ms",
+            "switch_us",
             "resident",
             "telemetry_window_ms",
             "telemetry_per_process",

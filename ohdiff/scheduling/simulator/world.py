@@ -9,6 +9,7 @@ from ..core import SECOND, DeviceKind, Grant
 from .co_runner_plan import CoRunnerPlan
 from .resources import NICE_0_WEIGHT, NICE_WEIGHTS, Demand, RateTable
 from .scenario import CPU, AcceleratorPlan, JobPlan, MachinePlan, MixPlan, Scenario
+from .stream import UnitShape
 
 # A byte is written to memory once when it is read and once more when it is copied to where it is worked on.
 MEMORY_PASSES = 2
@@ -20,6 +21,7 @@ class Machine:
     Attributes
     ----------
     rates : the table of demands.
+    nothing : the number of a demand for nothing.
     cores : the number of the resource of all cores together.
     devices : names of the devices that our units may run on, with their kinds, sorted.
     """
@@ -27,6 +29,7 @@ class Machine:
     def __init__(self, plan: MachinePlan, nice: int) -> None:
         self.plan = plan
         self.rates = RateTable()
+        self.nothing = self.rates.number(Demand(()))
         self.cores = 0
         self.devices = self._devices()
         self._nice_weight = NICE_WEIGHTS[nice] / NICE_0_WEIGHT
@@ -40,8 +43,8 @@ class Machine:
             devices.append((CPU, DeviceKind.CPU))
         return tuple(sorted(devices))
 
-    def co_runner_demands(self, plan: CoRunnerPlan) -> tuple[int, int]:
-        """Demands of a co-runner's work, and of its exchange."""
+    def co_runner_demands(self, plan: CoRunnerPlan) -> tuple[int, ...]:
+        """Demands of a co-runner's work, of its exchange, and of what it does elsewhere."""
         if plan.device == CPU:
             work = Demand(((self.cores, plan.cores / self.plan.cores),), plan.weight * plan.cores)
             exchange = Demand(((self._resources["memory"], 1.0),), plan.weight)
@@ -49,7 +52,7 @@ class Machine:
             work = Demand(((self._resources[f"{plan.device}.processors"], 1.0),), plan.weight)
             parts = (f"{plan.device}.bus", f"{plan.device}.copy")
             exchange = Demand(tuple((self._resources[part], 1.0) for part in parts), plan.weight)
-        return self.rates.number(work), self.rates.number(exchange)
+        return self.rates.number(work), self.rates.number(exchange), self.nothing
 
     def device_rate(self, device: str, threads: int = 0) -> float:
         """Bytes a second that our pipeline does alone; on the CPU with so many threads, 0 for one on each core."""
@@ -62,17 +65,24 @@ class Machine:
             return accelerator.kernel_rate
         return min(accelerator.kernel_rate, accelerator.copy_rate, accelerator.bus_rate, host)
 
-    def unit_of(self, grant: Grant) -> tuple[int, float, float]:
-        """The demand of a grant's units, how long one takes alone with its launch, and bytes in a nanosecond."""
+    def unit_of(self, grant: Grant) -> UnitShape:
+        """What a grant's units are like; a launch that others in flight hide delays the first one only."""
         if grant.device == CPU:
             rate = self.device_rate(CPU, grant.threads)
-            return self._cpu_demand(grant.threads, rate), float(grant.unit_ns), rate / SECOND
+            demand = self._cpu_demand(grant.threads, rate)
+            return UnitShape(demand, demand, float(grant.unit_ns), 0.0, 0.0, rate / SECOND)
         accelerator = self._accelerators[grant.device]
-        launch_ns = accelerator.launch_ns if grant.depth == 1 else 0
-        unit_ns = float(grant.unit_ns + launch_ns)
-        busy = grant.unit_ns / unit_ns
-        rate = self.device_rate(grant.device) * busy
-        return self._accelerator_demand(accelerator, rate), unit_ns, rate / SECOND
+        # The next launch begins when the unit ends that is `depth` before it, so that it is hidden by those between.
+        launch_ns = max(0, accelerator.launch_ns - (grant.depth - 1) * grant.unit_ns) // grant.depth
+        rate = self.device_rate(grant.device)
+        return UnitShape(
+            self._accelerator_demand(accelerator, rate),
+            self._accelerator_demand(accelerator, rate * grant.unit_ns / (grant.unit_ns + launch_ns)),
+            float(grant.unit_ns),
+            float(accelerator.launch_ns),
+            float(launch_ns),
+            rate / SECOND,
+        )
 
     def _cpu_demand(self, threads: int, rate: float) -> int:
         cores = rate / self.plan.core_rate / self.plan.cores
