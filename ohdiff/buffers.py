@@ -5,6 +5,11 @@ from __future__ import annotations
 import threading
 
 
+def trimmed(data: bytes) -> bytes:
+    """A copy that takes no more memory than its length: what zstandard gives keeps room for the worst case."""
+    return bytes(memoryview(data))
+
+
 class PooledBuffer:
     """A buffer with a count of its users; it goes back to its pool when the last one releases it.
 

@@ -8,6 +8,7 @@ from typing import Final
 import zstandard
 
 from ohdiff._kernels import encode_delta
+from ohdiff.buffers import trimmed
 from ohdiff_format.blocks import as_prefix
 
 # New bytes that resemble their base are long matches: more effort than level 1 finds nothing. Measured on 561 MB of a
@@ -65,4 +66,4 @@ def _compress_thoroughly(plain: memoryview, base: Base) -> bytes:
         _LEVEL, window_log=_WINDOW_LOG, hash_log=_HASH_LOG, source_size=len(plain), dict_size=len(base.data)
     )
     compressor = zstandard.ZstdCompressor(compression_params=parameters, dict_data=as_prefix(base.data))
-    return compressor.compress(plain)
+    return trimmed(compressor.compress(plain))

@@ -6,6 +6,7 @@ from typing import Final
 
 import zstandard
 
+from ohdiff.buffers import trimmed
 from ohdiff_format.blocks import CODEC_RAW, CODEC_ZSTD
 from ohdiff_format.envelope import Buffer
 
@@ -43,7 +44,7 @@ class BlockEncoder:
         if self._level is None:
             return CODEC_RAW, plain
         payload = self._choose(plain, chunk_count).compress(plain)
-        return (CODEC_ZSTD, payload) if len(payload) < len(plain) else (CODEC_RAW, plain)
+        return (CODEC_ZSTD, trimmed(payload)) if len(payload) < len(plain) else (CODEC_RAW, plain)
 
     def _choose(self, plain: Buffer, chunk_count: int) -> zstandard.ZstdCompressor:
         if len(plain) < chunk_count * _TINY_CHUNK_SIZE_BYTES:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from math import ceil, inf
-from typing import Protocol
 
 from ..core import Decision, DeviceKind, DeviceView, Grant, Policy, View, Watch
 from .batching import BatchingServer
 from .co_runners import NEVER_NS, CoRunnerModel
 from .gauges import DeviceGauge, HostGauge
 from .presence import Presence
+from .recorder import Recorder
 from .scenario import CPU
 from .sim_job import SimJob
 from .slices import TimeSlices
@@ -22,22 +22,6 @@ from .stream import STRETCHED_RATE, Stream
 from .world import Machine
 
 _BYTES_TOLERANCE = 1e-3
-
-
-class Recorder(Protocol):
-    """Sees what happened when; for a trace to look at."""
-
-    def busy(self, name: str, device: str, start_ns: int, end_ns: int) -> None:
-        """A co-runner's phase."""
-        ...
-
-    def ran(self, device: str, grant: Grant, start_ns: int, end_ns: int) -> None:
-        """Our units, one after another."""
-        ...
-
-    def decided(self, now_ns: int, decision: Decision) -> None:
-        """A decision."""
-        ...
 
 
 class Engine:
@@ -208,7 +192,7 @@ class Engine:
                 if stream.is_flowing and stream.job is job:
                     speed = stream.speed
                     cpu, rest = (cpu + speed, rest) if stream.device == CPU else (cpu, rest + speed)
-            soonest = min(soonest, self.now_ns + _job_left_ns(job, cpu, rest))
+            soonest = min(soonest, self.now_ns + job.left_ns(cpu, rest))
         return soonest
 
     def _advance(self, until_ns: int) -> None:
@@ -498,21 +482,6 @@ class Engine:
             presence.since_ns = now_ns
             self._set_quiet(model.device, is_news=True)
         return True
-
-
-def _job_left_ns(job: SimJob, cpu: float, rest: float) -> int:
-    """Time until the next part of a job is done, at so many bytes a nanosecond on the CPU and elsewhere."""
-    if cpu + rest <= 0:
-        return NEVER_NS
-    large = job.left - job.small_left
-    times = []
-    if rest > 0 and large > 0 and cpu > 0 and job.small_left > 0:
-        times = [large / rest, job.small_left / cpu]
-    elif cpu > 0 and job.small_left > 0 and rest <= 0:
-        times = [job.small_left / cpu]
-    else:
-        times = [job.left / (cpu + rest)]
-    return max(1, ceil(min(times)))
 
 
 def _is_same(old: Grant, new: Grant) -> bool:

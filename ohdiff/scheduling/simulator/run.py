@@ -10,8 +10,9 @@ from ..core import SECOND, Decision, View
 from ..policies.compose import build_policy
 from .co_runner_plan import make_co_runner
 from .co_runners import CoRunnerModel
-from .engine import Engine, Recorder
+from .engine import Engine
 from .presence import Presence
+from .recorder import Recorder
 from .results import (
     Comparison,
     CoRunnerResult,

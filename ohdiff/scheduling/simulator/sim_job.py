@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from ..core import Job
+from .co_runners import NEVER_NS
 from .scenario import JobPlan
 
 ENDLESS_BYTES = 1 << 62
@@ -59,3 +60,16 @@ class SimJob:
             plan.deadline_ns,
             plan.device,
         )
+
+    def left_ns(self, cpu: float, rest: float) -> int:
+        """Time until its next part is done, at so many bytes a nanosecond on the CPU and elsewhere."""
+        if cpu + rest <= 0:
+            return NEVER_NS
+        large = self.left - self.small_left
+        if rest > 0 and large > 0 and cpu > 0 and self.small_left > 0:
+            times = [large / rest, self.small_left / cpu]
+        elif cpu > 0 and self.small_left > 0 and rest <= 0:
+            times = [self.small_left / cpu]
+        else:
+            times = [self.left / (cpu + rest)]
+        return max(1, ceil(min(times)))
