@@ -7,11 +7,11 @@ of differences compress to a few bytes an entry, decode at C speed, and compare 
 from __future__ import annotations
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from operator import sub
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import xxhash
@@ -20,6 +20,7 @@ from msgspec import Meta
 from .errors import FormatError
 from .limits import CHUNK_SIZE_BYTES_MAX, CONTENT_DEPTH_MAX, ID_SIZE, LEAF_ROWS_MAX, Length, Unsigned
 
+_Value = TypeVar("_Value")
 Column = int | list[int]
 # Ranges and counts are checked while decoding, at C speed, so that no later user of a number has to.
 _Rows = Meta(max_length=LEAF_ROWS_MAX)
@@ -241,11 +242,7 @@ def encode_listing(listing: Listing) -> bytes:
 
 def decode_listing(data: bytes) -> Listing:
     """Parse and check a leaf; names are valid, unique and sorted afterwards."""
-    _check_chunk_size(data)
-    try:
-        leaf = _decode_leaf(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"not a tree leaf: {error}") from error
+    leaf = _parsed(_decode_leaf, data, "a tree leaf")
     check_names(leaf.names)
     count = len(leaf.names)
     ctimes = _sums(leaf.ctimes, count)
@@ -290,11 +287,7 @@ class LeafContents:
 
 def decode_leaf_contents(data: bytes) -> LeafContents:
     """Parse the contents of a leaf, a sixth of the work of `decode_listing`; nothing else of it is checked."""
-    _check_chunk_size(data)
-    try:
-        leaf = _decode_leaf_contents(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"not a tree leaf: {error}") from error
+    leaf = _parsed(_decode_leaf_contents, data, "a tree leaf")
     modes, counts = leaf.modes, leaf.content_counts
     has_directory = any(map(stat.S_ISDIR, set(modes) if isinstance(modes, list) else (modes,)))
     if leaf.content_depths == 0 and not has_directory:
@@ -318,11 +311,7 @@ def encode_content(content: Content) -> bytes:
 
 def decode_content(data: bytes) -> Content:
     """Parse and check one chunk of a content list."""
-    _check_chunk_size(data)
-    try:
-        found = _decode_content(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"not a content list: {error}") from error
+    found = _parsed(_decode_content, data, "a content list")
     _check_content(found.depth, found.ids, found.sizes)
     return Content(found.ids, tuple(found.sizes), found.depth)
 
@@ -338,9 +327,13 @@ def check_names(names: list[bytes]) -> None:
         previous = name
 
 
-def _check_chunk_size(data: bytes) -> None:
+def _parsed(decode: Callable[[bytes], _Value], data: bytes, what: str) -> _Value:
     if len(data) > CHUNK_SIZE_BYTES_MAX:
         raise FormatError("a chunk is larger than its limit")
+    try:
+        return decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"not {what}: {error}") from error
 
 
 def _check_content(depth: int, ids: bytes, sizes: Sequence[int]) -> None:

@@ -72,7 +72,7 @@ class ChunkReader:
         (location,) = self.locate([chunk_id])
         plain = self.block(location.block)
         self._next = (plain, location.offset + location.size)
-        return self.extract(plain, location, chunk_id)
+        return self._verified(plain, location, chunk_id)
 
     def _read_next(self, chunk_id: bytes, size: int) -> memoryview | None:
         if self._next is None:
@@ -83,10 +83,6 @@ class ChunkReader:
             return None
         self._next = (plain, start + size)
         return data
-
-    def extract(self, plain: Buffer, location: ChunkLocation, chunk_id: bytes) -> memoryview:
-        """The bytes of a chunk out of its decoded block, verified against the full id."""
-        return self._verified(plain, location, chunk_id)
 
     def _verified(self, plain: Buffer, location: ChunkLocation, chunk_id: bytes) -> memoryview:
         """The bytes of a chunk whose id, or the beginning of it, is given."""
@@ -115,6 +111,18 @@ class ChunkReader:
     def load_block(self, location: BlockLocation) -> Buffer:
         """Read, open and decode a block, without the cache but for what it stands on."""
         return self._load(location, 0)
+
+    def sealer(self, location: BlockLocation) -> Sealer:
+        """What opens the blocks of the pack that a block lies in."""
+        sealer = self._sealers.get(location.pack_id)
+        if sealer is None:
+            name = f"{FOLDER}/{location.pack_id.hex()}"
+            header = self._repository.storage.read(name, 0, location.header_size)
+            sealer = self._repository.open_sealer(header[:HEADER_SIZE_MAX], KIND_PACK, name)
+            if len(self._sealers) >= _SEALERS_MAX:
+                self._sealers.clear()
+            self._sealers[location.pack_id] = sealer
+        return sealer
 
     def _bases(self, prefixes: bytes, chain: int) -> bytes:
         """The base chunks of a block upon which stand `chain` others."""
@@ -165,7 +173,7 @@ class ChunkReader:
         """Read a block and decrypt it."""
         name = f"{FOLDER}/{location.pack_id.hex()}"
         try:
-            sealer = self._sealer(location, name)
+            sealer = self.sealer(location)
             sealed = self._repository.storage.read(name, location.offset, location.sealed_size)
         except ObjectMissingError as error:
             raise IntegrityError(
@@ -198,13 +206,3 @@ class ChunkReader:
             hint="run: ohdiff check --read-data, which names the files that it touches",
             item=f"{FOLDER}/{location.pack_id.hex()}",
         )
-
-    def _sealer(self, location: BlockLocation, name: str) -> Sealer:
-        sealer = self._sealers.get(location.pack_id)
-        if sealer is None:
-            header = self._repository.storage.read(name, 0, location.header_size)
-            sealer = self._repository.open_sealer(header[:HEADER_SIZE_MAX], KIND_PACK, name)
-            if len(self._sealers) >= _SEALERS_MAX:
-                self._sealers.clear()
-            self._sealers[location.pack_id] = sealer
-        return sealer

@@ -13,7 +13,7 @@ from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.index_segment import BlockLocation
 from ohdiff.repository.packs import FOLDER
 from ohdiff.repository.repository import Repository
-from ohdiff_format.envelope import HEADER_SIZE_MAX, KIND_PACK, Buffer, Sealer
+from ohdiff_format.envelope import Buffer
 from ohdiff_format.errors import FormatError
 from ohdiff_format.limits import TAG_SIZE
 
@@ -24,7 +24,6 @@ class BlockSource:
     def __init__(self, repository: Repository, reader: ChunkReader) -> None:
         self._repository = repository
         self._reader = reader
-        self._sealers: dict[bytes, Sealer] = {}
         self._kept = threading.local()
 
     def load(self, location: BlockLocation, base: Buffer | None = None) -> Buffer:
@@ -46,8 +45,8 @@ class BlockSource:
             return self._reader.load_block(location)
 
     def _decode(self, location: BlockLocation, base: Buffer) -> Buffer:
+        sealer = self._reader.sealer(location)
         name = f"{FOLDER}/{location.pack_id.hex()}"
-        sealer = self._sealer(location, name)
         sealed = self._repository.storage.read(name, location.offset, location.sealed_size)
         payload = self._memory(max(len(sealed) - TAG_SIZE, 0))
         sealer.open_into(location.number, sealed, payload)
@@ -61,11 +60,3 @@ class BlockSource:
         if len(kept) < size:
             kept = self._kept.data = bytearray(size)
         return memoryview(kept)[:size]
-
-    def _sealer(self, location: BlockLocation, name: str) -> Sealer:
-        sealer = self._sealers.get(location.pack_id)
-        if sealer is None:
-            header = self._repository.storage.read(name, 0, location.header_size)
-            sealer = self._repository.open_sealer(header[:HEADER_SIZE_MAX], KIND_PACK, name)
-            self._sealers[location.pack_id] = sealer
-        return sealer
