@@ -21,8 +21,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from ohdiff.scheduling.governor import MACHINE
 from ohdiff.scheduling.hint.device_hint import DeviceHint
+from ohdiff.scheduling.others import MACHINE
 from ohdiff.scheduling.page_cache import cached_pages, drop
 
 from .figures import environment, heard, line_of, quantile, spread, start

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,6 @@ from ohdiff.errors import DeviceError
 from .core import (
     MS,
     SECOND,
-    CoRunner,
     DeviceKind,
     DeviceView,
     Host,
@@ -32,15 +31,12 @@ from .core import (
     View,
 )
 from .decision_log import DecisionLog
-from .lease import Lease, Stalled
-from .presence import Presence
-from .shared_page import SharedPage
-from .signals import CoRunnerSignals, HostSignals, ThreadTimes
+from .others import Others
+from .signals import HostSignals, ThreadTimes
 from .standing import StandingDecision
 from .window import Stage, Window, Work
 
 CPU: Final = "cpu"
-MACHINE: Final = "machine"
 # How often signals are read: by threads at the borders of units, and by the governor's own thread.
 _LOOK_TOLD_NS: Final = 4 * MS  # while a co-runner says what it does
 _LOOK_NS: Final = 20 * MS
@@ -116,7 +112,7 @@ class Governor:
         self._note = note
         self._now = now
         self._host = host or HostSignals(options.cores).read
-        self._others = _Others(options, note, now)
+        self._others = Others(CPU, options.job_class, options.folder, note, now, takes_lease=self._is_scavenging)
         self._times = ThreadTimes()
         self._arrived_ns = now()
         self._rate = _Rate(min(options.threads, max(1, len(options.cores))) * options.share_milli)
@@ -372,88 +368,6 @@ class _Own(threading.local):
 
     ended_ns = 0
     took_ns = 0
-
-
-class _Others:
-    """The other processes: those of ohdiff, by lease or presence, and co-runners, by the pages of CPU and machine."""
-
-    def __init__(self, options: GovernorOptions, note: Callable[[str], None], now: Callable[[], int]) -> None:
-        self._note = note
-        self._lease: Lease | None = None
-        self._presence: Presence | None = None
-        self._signals: CoRunnerSignals | None = None
-        self.are_telling = False
-        self._stack = ExitStack()
-        if options.folder is None:
-            return
-        try:
-            self._open(options.folder, options.job_class, now)
-        except DeviceError as error:
-            note(f"{error.message}; nobody else is given way to")
-
-    @property
-    def is_leased(self) -> bool:
-        """Whether nothing but the policy keeps us from the CPU."""
-        return self._lease is None or self._lease.is_held
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether another waits for the lease that we hold, and should have it."""
-        return self._lease is not None and self._lease.is_wanted()
-
-    @property
-    def peer_class(self) -> JobClass | None:
-        """The best class of others to whom we should give way."""
-        if self._lease is not None:
-            return self._lease.peer_class
-        return None if self._presence is None else self._presence.peer_class
-
-    def co_runners(self, now_ns: int) -> tuple[CoRunner, ...]:
-        """Who tells of itself."""
-        found = () if self._signals is None else self._signals.read(now_ns)
-        self.are_telling = bool(found)
-        return found
-
-    def keep_lease(self, *, wants: bool, is_idle: bool) -> bool:
-        """Ask for the lease, beat, or give it up at a unit's border; tells whether units may start."""
-        lease = self._lease
-        if lease is None:
-            return True
-        if not lease.is_held:
-            if wants:
-                return lease.request()
-            lease.withdraw()
-            return False
-        lease.beat()
-        is_to_go = lease.is_wanted() if wants else lease.peer_class is not None
-        if not is_to_go:
-            return True
-        if is_idle:
-            lease.release()
-        return False
-
-    def close(self) -> None:
-        """We are done."""
-        self._stack.close()
-
-    def _open(self, folder: Path, job_class: JobClass, now: Callable[[], int]) -> None:
-        if job_class is not JobClass.SCAVENGE:
-            self._presence = self._stack.enter_context(Presence(CPU, job_class, folder, now=now))
-            return
-        self._lease = Lease(CPU, job_class, folder, on_stalled=self._say_stalled, now=now)
-        self._stack.callback(self._lease.close)
-        pages = []
-        for device in (CPU, MACHINE):
-            page = SharedPage.in_folder(folder, device, now)
-            self._stack.callback(page.close)
-            pages.append(page)
-        self._signals = CoRunnerSignals(CPU, pages)
-
-    def _say_stalled(self, stalled: Stalled) -> None:
-        self._note(
-            f"process {stalled.pid}, another ohdiff, has held the CPU's turn for {stalled.silent_ns // SECOND} s "
-            "without a sign of life; waiting for it"
-        )
 
 
 def _alone_ns(took_ns: int, ran_ns: int, waited_ns: int) -> int:
