@@ -170,3 +170,23 @@ def compare_and_write(fd: int, offset: int, data: Buffer) -> int:
 
 def sync_filesystem(fd: int) -> None:
     """Flush the whole file system of an open file to its device."""
+
+class Breaks:
+    """While entered, the calling thread takes breaks wherever it is, brought by a signal; `set_breaks` says when.
+
+    One object serves all threads, and may be entered again within. Without breaks entering costs next to nothing.
+    Linux only; elsewhere it does nothing, and neither do the functions below.
+    """
+
+    def __init__(self) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def set_breaks(work_us: float, short_us: float, long_us: float) -> None:
+    """A break of `short_us` after `work_us` of work, longer by `long_us` if others were at work; 0 of work: none."""
+
+def count_breaks() -> tuple[int, int]:
+    """How many breaks the process has taken, and how many of them were long ones."""
+
+def break_if_due() -> None:
+    """Take a break if this thread has worked for long enough; the lock is released meanwhile."""

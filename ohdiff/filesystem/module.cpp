@@ -11,6 +11,7 @@ void bind_creating(nb::module_& module);
 void bind_dressing(nb::module_& module);
 void bind_ranges(nb::module_& module);
 void bind_flags(nb::module_& module);
+void bind_breaks(nb::module_& module);
 
 namespace {
 
@@ -38,4 +39,5 @@ NB_MODULE(_posix, module) {
   bind_dressing(module);
   bind_ranges(module);
   bind_flags(module);
+  bind_breaks(module);
 }

@@ -1,5 +1,6 @@
 // read_files: the contents of many small files, back to back into one buffer, each proved to be the file that was
 // listed and not to have changed while it was read.
+#include "breaks.hpp"
 #include "python.hpp"
 
 #ifdef __linux__
@@ -171,6 +172,7 @@ nb::list read_files(const nb::list& dir_fds, const nb::list& names, const nb::tu
     for (std::size_t row = 0; row < files.size(); ++row) {
       statuses[row] = read_file(opener, reader, directories[row], held[row], files[row], into);
       into += files[row].size;
+      break_if_due();
     }
   }
   return to_python(statuses);

@@ -4,6 +4,7 @@
 #include <sys/sysmacros.h>
 #endif
 
+#include "breaks.hpp"
 #include "python.hpp"
 
 namespace ohdiff::posix {
@@ -116,7 +117,10 @@ class EntryBatch {
   }
 
   void read_all() {
-    for (std::size_t name = 0; name < names_.size(); ++name) read(name);
+    for (std::size_t name = 0; name < names_.size(); ++name) {
+      read(name);
+      break_if_due();
+    }
   }
 
   nb::tuple to_tuple() const {

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from ohdiff.filesystem import DirectoryHandle, EntryColumns, may_have_holes, read_entries
+from ohdiff.breaks import break_if_due
 from ohdiff.scheduling.pace import UNPACED, Pace
 from ohdiff_format.tree import (
     EMPTY_CONTENT,
@@ -65,6 +66,7 @@ class SourceListing:
         self, handle: DirectoryHandle, path: bytes, names: list[bytes], rules: DirectoryRules
     ) -> tuple[Listing, list[int]]:
         """The kept entries among `names`, without xattrs and contents, and the rows of files that may have holes."""
+        break_if_due()
         with self._unit(len(names)):
             entries = read_entries(handle, names, with_xattrs=False)
         self.errors += entries.errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ohdiff._kernels import join_numbers
+from ohdiff.breaks import computing
 from ohdiff_format.blocks import CODEC_NUMBERS, decode_block
 from ohdiff_format.envelope import Buffer
 from ohdiff_format.errors import FormatError
@@ -34,8 +35,13 @@ def decode(block: BlockShape, payload: Buffer, base: Buffer) -> Buffer:
     FormatError
         The payload does not give `plain_size` bytes, or the base does not fit.
     """
-    if block.codec != CODEC_NUMBERS:
-        return decode_block(block.codec, payload, block.plain_size, base)
+    with computing:
+        if block.codec != CODEC_NUMBERS:
+            return decode_block(block.codec, payload, block.plain_size, base)
+        return _decode_numbers(block, payload, base)
+
+
+def _decode_numbers(block: BlockShape, payload: Buffer, base: Buffer) -> Buffer:
     shape = parse_parameters(block.parameters)
     planes = decode_planes(block.parameters, payload, block.plain_size)
     try:

@@ -9,6 +9,7 @@ from typing import Final
 
 from blake3 import blake3
 
+from ohdiff.breaks import computing
 from ohdiff.errors import IntegrityError, ObjectMissingError, UnsupportedFormatError
 from ohdiff_format.blocks import CODEC_ZSTD, decode_block_into
 from ohdiff_format.envelope import HEADER_SIZE_MAX, KIND_PACK, Buffer, Sealer
@@ -160,7 +161,8 @@ class ChunkReader:
         opened = self._open(location)
         with self._blocks.room() as room, self._naming(location):
             plain = memoryview(room)[: location.plain_size]
-            decode_block_into(location.codec, opened, plain)
+            with computing:
+                decode_block_into(location.codec, opened, plain)
         return DecodedBlock(plain, room)
 
     def _load(self, location: BlockLocation, chain: int) -> Buffer:

@@ -18,6 +18,7 @@ import msgspec
 from blake3 import blake3
 
 from ohdiff._kernels import are_equal
+from ohdiff.breaks import computing
 from ohdiff.errors import IntegrityError
 from ohdiff_format.envelope import KIND_PACK, Buffer, Sealer
 from ohdiff_format.index import PackRecord
@@ -59,8 +60,8 @@ class SealingRoom:
         if len(self._opened) < size:
             self._sealed, self._opened = bytearray(size + TAG_SIZE), bytearray(size)
         sealed = memoryview(self._sealed)[: size + TAG_SIZE]
-        sealer.seal_into(number, payload, sealed)
-        with memoryview(self._opened)[:size] as opened:
+        with computing, memoryview(self._opened)[:size] as opened:
+            sealer.seal_into(number, payload, sealed)
             sealer.open_into(number, sealed, opened)
             is_same = are_equal(opened, payload)
         if not is_same:

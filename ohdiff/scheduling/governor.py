@@ -16,8 +16,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from ohdiff import clock
+from ohdiff.breaks import break_if_due
 from ohdiff.errors import DeviceError
 
+from .company import Company
 from .core import (
     MS,
     SECOND,
@@ -113,6 +115,7 @@ class Governor:
         self._now = now
         self._host = host or HostSignals(options.cores).read
         self._others = Others(CPU, options.job_class, options.folder, note, now, takes_lease=self._is_scavenging)
+        self._company = Company()
         self._times = ThreadTimes()
         self._arrived_ns = now()
         self._rate = _Rate(min(options.threads, max(1, len(options.cores))) * options.share_milli)
@@ -148,6 +151,7 @@ class Governor:
         self._wanted.set()
         self._ended.set()
         self._thread.join()
+        self._company.leave()
         self._others.close()
 
     @contextmanager
@@ -164,6 +168,7 @@ class Governor:
         finally:
             ran_to_ns, waited_to_ns = self._times.read()
             self._leave(size_bytes, began_ns, ran_to_ns - ran_ns, waited_to_ns - waited_ns)
+            break_if_due()
 
     def _enter(self) -> None:
         with self._turn:
@@ -288,7 +293,9 @@ class Governor:
         )
         if not self._is_scavenging:
             return View((job,), (device,))
-        return View((job,), (device,), self._others.co_runners(now_ns), self._host(now_ns))
+        co_runners, host = self._others.co_runners(now_ns), self._host(now_ns)
+        self._company.look(now_ns, host, co_runners)
+        return View((job,), (device,), co_runners, host)
 
     def _deadline_ns(self, now_ns: int) -> int | None:
         """What the policy hears of the deadline: nothing while it is far, and at last call that it has come."""
