@@ -28,6 +28,7 @@ FILE_DATA_BYTES = 2 << 30
 TENSOR_BYTES = 512 << 20
 TENSORS_BYTES = 32 << 30
 NOISE_BYTES = 64 << 20
+SAMPLE_BLOCKS = 64
 ROUNDS = 5
 LAUNCHES = 10
 
@@ -113,6 +114,11 @@ def measure(session: Session, folder: Path) -> None:
     session.step("from memory", 40, lambda: memory_rates(session))
     session.step("unchanged tensors on the device", 60, lambda: tensor_snapshots(session))
     session.step("files in the page cache", 90, lambda: file_snapshots(session, folder))
+    session.step("compression on the device", 40, lambda: compression_rates(session))
+    session.step("compressed snapshots", 60, lambda: compressed_snapshots(session, folder))
+    session.step("tensors encoded on the device", 40, lambda: encoded_tensors(session))
+    session.step("files past the CPU", 40, lambda: direct_snapshots(session, folder))
+    session.step("beside a job on the device", 60, lambda: beside_a_job(session))
     session.step("tests on the device", 30, lambda: run_tests(session.seconds_left))
 
 
@@ -310,6 +316,119 @@ def file_snapshots(session: Session, folder: Path) -> str:
                 remark = summary["engine"] + ("" if summary["engine"].startswith(engine) else " (!)")
                 session.figure(f"files {what}, compression {compression}, {engine}", rate, "GB/s", remark)
     return f"{FILE_DATA_BYTES >> 20} MiB of files"
+
+
+def new_compressor() -> Any:
+    from ohdiff.chunking.compressor import open_compressor
+    from ohdiff.chunking.engine import Accelerator
+    from ohdiff.repository.chunk_writer import BLOCK_SIZE_BYTES
+
+    return open_compressor(Accelerator(), BLOCK_SIZE_BYTES)[0]
+
+
+def compression_rates(session: Session) -> str:
+    """Blocks of text and machine code to zstd frames, by nvCOMP and by every processor."""
+    import os
+
+    from ohdiff.chunking.cuda.placement import judge_compression
+    from ohdiff.operations.calibration import measure_compression, measure_profile
+
+    if (missing := missing_extra("nvcomp")) is not None:
+        return missing
+    profile = measure_profile(new_engine(), len(os.sched_getaffinity(0)), NOISE_BYTES)
+    compressor = new_compressor()
+    profile = measure_compression(profile, compressor)
+    session.figure("blocks compressed by nvCOMP", profile.compress_rate / 1e9, "GB/s", compressor.name)
+    session.figure(f"blocks compressed by {profile.processors} threads", profile.cpu_compress_rate / 1e9, "GB/s")
+    session.figure("size of nvCOMP's frames beside level 3", profile.compress_size, "times")
+    counts = compressor.counts
+    session.figure("blocks in a batch", counts.blocks / max(1, counts.batches), "blocks")
+    return judge_compression(profile).reason
+
+
+def compressed_snapshots(session: Session, folder: Path) -> str:
+    """New files of text and machine code, compressed here and there, end to end."""
+    from ohdiff.operations.calibration import sample_blocks
+
+    if (missing := missing_extra("nvcomp")) is not None:
+        return missing
+    source = folder / "compressible"
+    source.mkdir()
+    for number, block in enumerate(sample_blocks(SAMPLE_BLOCKS)):
+        # Different from one to the next, lest they be known.
+        (source / f"file{number}").write_bytes(bytes((byte + number) % 256 for byte in block[:4096]) + block[4096:])
+    for where in ("cpu", "device"):
+        place = folder / f"compressed-{where}"
+        run_ohdiff("init", "--no-encryption", "--repo", str(place))
+        options = ("--engine", "cuda", "--compress-on", where, "--json", "--repo", str(place))
+        summary = json.loads(run_ohdiff("snapshot", str(source), *options).splitlines()[-1])
+        rate = summary["bytes_read"] / summary["total_duration"] / 1e9
+        session.figure(f"new files, compressed on the {where}", rate, "GB/s", summary["compression_reason"])
+        session.figure(f"stored, compressed on the {where}", summary["data_added_packed"] / 1e6, "MB")
+        run_ohdiff("check", "--read-data", "--repo", str(place))
+    return "both repositories are sound"
+
+
+def encoded_tensors(session: Session) -> str:
+    """Weights on the device, and a step after them: new pieces, encoded here and there."""
+    from ohdiff.operations.tensors import snapshot_tensors
+
+    if (missing := missing_extra("nvcomp")) is not None:
+        return missing
+    cupy: Any = new_engine().device.cupy
+    values = (cupy.random.standard_normal(TENSOR_BYTES // 8) * 0.02).astype("float32")
+    noise = cupy.random.standard_normal(TENSOR_BYTES // 8) * 1e-4
+    step = (values * (1 + noise)).astype("float32")
+    for where in ("cpu", "device"):
+        repository = new_repository()
+        for what, tensor in (("first", values), ("one step on", step)):
+            result = snapshot_tensors(repository, {"w": tensor}, compress_on=where)
+            counts = result.snapshot.statistics
+            rate = counts.size / counts.duration_ns
+            session.figure(f"tensors on the device, {what}, encoded on the {where}", rate, "GB/s", result.compression)
+            session.figure(f"stored, {what}, {where}", counts.added_stored_size / 1e6, "MB")
+            session.figure(f"copied down, {what}, {where}", result.copied_size / 1e6, "MB")
+    return "done"
+
+
+def beside_a_job(session: Session) -> str:
+    """What a job on the device notices of a scavenging snapshot of tensors, and what that gets."""
+    from gpu_sharing import sharing
+
+    return sharing(session)
+
+
+def direct_snapshots(session: Session, folder: Path) -> str:
+    """A large file that is known: through the page cache, emptied of it, and past the CPU."""
+    import os
+
+    from blake3 import blake3
+
+    if (missing := missing_extra("kvikio")) is not None:
+        return missing
+    path = folder / "direct" / "file"
+    path.parent.mkdir()
+    path.write_bytes(blake3(b"direct").digest(length=FILE_DATA_BYTES))
+    place = folder / "direct-repository"
+    run_ohdiff("init", "--no-encryption", "--repo", str(place))
+    options = ("--force", "--json", "--repo", str(place))
+    run_ohdiff("snapshot", str(path), "--engine", "cpu", *options)
+    for engine in ("cpu", "cuda"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        summary = json.loads(run_ohdiff("snapshot", str(path), "--engine", engine, *options).splitlines()[-1])
+        rate = summary["bytes_read"] / summary["total_duration"] / 1e9
+        session.figure(f"known file from the disk, {engine}", rate, "GB/s", summary["direct_reason"] or "")
+    return f"{FILE_DATA_BYTES >> 20} MiB"
+
+
+def missing_extra(name: str) -> str | None:
+    """Why an optional library cannot be used; None if it can."""
+    from ohdiff.chunking.cuda.extras import find_extras
+
+    (found,) = [extra for extra in find_extras() if extra.name.lower() == name]
+    return None if found.is_usable else f"not measured: {found.state}"
 
 
 def run_ohdiff(*arguments: str) -> str:

@@ -174,7 +174,7 @@ def unit_sweep(bench: Bench) -> list[Row]:
 
 
 # (most in flight while somebody is suspected, for how long one is); 2 ms is what is in flight without any suspicion.
-SUSPICIONS = ((2, 10), (1, 10), (0.5, 1), (0.5, 10), (0.5, 60), (0.25, 10))
+SUSPICIONS = ((2, 10), (1, 10), (0.5, 10), (0.28, 1), (0.28, 10), (0.28, 60))
 
 
 def suspicion(bench: Bench) -> list[Row]:

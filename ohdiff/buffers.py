@@ -25,6 +25,10 @@ class PooledBuffer:
         self._users = 1
         self.data = data
 
+    def view(self, start: int, end: int) -> memoryview:
+        """A range of the data, to be looked at or kept for as long as there are users."""
+        return memoryview(self.data)[start:end]
+
     def retain(self) -> None:
         """One more user."""
         with self._pool.lock:

@@ -50,10 +50,11 @@ class Access:
         """Reads trees."""
         return TreeReader(self.chunks)
 
-    def engine(self, name: str, kernel: str) -> EngineChoice:
-        """The engine that cuts and hashes as this repository does."""
+    def engine(self, name: str, kernel: str, device_memory: int | None = None) -> EngineChoice:
+        """The engine that cuts and hashes as this repository does, with a ceiling of device memory if need be."""
         repository = self.repository
-        return engines.choose(repository.config.chunker, repository.chunker_key, repository.chunk_id_key, name, kernel)
+        keys = (repository.chunker_key, repository.chunk_id_key)
+        return engines.choose(repository.config.chunker, *keys, name, kernel, device_memory)
 
     def close(self) -> None:
         """Release local files."""

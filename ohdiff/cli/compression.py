@@ -1,10 +1,12 @@
-"""How strongly to compress, in the user's words."""
+"""How strongly to compress, and where, in the user's words."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import click
+
+from ohdiff.chunking.compressor import COMPRESSOR_NAMES
 
 LEVELS: Final[dict[str, int | None]] = {"none": None, "fast": 1, "default": 3, "max": 19}
 _LEVEL_MAX: Final = 19
@@ -19,8 +21,17 @@ def _level(_: click.Context, __: click.Parameter, text: str) -> tuple[int | None
     raise click.BadParameter(f"{text!r} is no compression: use none, 1 to {_LEVEL_MAX}, fast, default or max")
 
 
-def compression_option(function: Any) -> Any:
-    """Add --compression."""
+def compression_options(function: Any) -> Any:
+    """Add --compression and --compress-on."""
+    function = click.option(
+        "--compress-on",
+        type=click.Choice(COMPRESSOR_NAMES),
+        envvar="OHDIFF_COMPRESS_ON",
+        show_envvar=True,
+        default="auto",
+        show_default=True,
+        help="Where: on the CPU, or on a CUDA device by nvCOMP, which knows no levels.",
+    )(function)
     return click.option(
         "--compression",
         callback=_level,

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from ohdiff.chunking.compressor import CompressorChoice, select_compressor
 from ohdiff.chunking.cuda.placement import DeviceProfile
-from ohdiff.chunking.engine import Accelerator, EngineChoice
+from ohdiff.chunking.engine import Accelerator, Engine, EngineChoice
 from ohdiff.chunking.rule import RULE_ID, ChunkingRule
 from ohdiff.errors import UsageError
+from ohdiff.operations.direct_reading import open_direct
 from ohdiff.operations.opening import choose_engine
+from ohdiff.repository.block_encoder import DEFAULT_LEVEL
+from ohdiff.repository.chunk_writer import BLOCK_SIZE_BYTES
 from ohdiff_format.config import ChunkerConfig
 from ohdiff_format.limits import CHUNK_SIZE_BYTES_MAX, KEY_SIZE
 
 from . import environment
 from .text import parse_size
+
+if TYPE_CHECKING:
+    from ohdiff.chunking.cuda.direct import DirectReader
 
 DEFAULT_CHUNK_SIZE_BYTES: Final = 32 << 10
 _PROFILE_NAME: Final = "device-profile.json"
@@ -58,6 +65,30 @@ def choose(
     device_memory : ceiling of device memory in bytes; None for what OHDIFF_DEVICE_MEMORY says, or the default.
     """
     return choose_engine(chunker, chunker_key, id_key, name, kernel, accelerator(device_memory))
+
+
+def choose_compressor(name: str, level: int | None, *, is_scavenging: bool) -> CompressorChoice:
+    """What compresses blocks at this level; one that is named is a demand."""
+    if level is None:
+        return CompressorChoice(None, "no compression", None)
+    if is_scavenging and name == "auto":
+        return CompressorChoice(None, "compression on the CPU: who scavenges takes no more of a device", None)
+    return select_compressor(name, accelerator(), BLOCK_SIZE_BYTES, is_default_level=level == DEFAULT_LEVEL)
+
+
+def direct_reader(engine: Engine) -> DirectReader | None:
+    """What reads files past the CPU into an engine's device; None where nothing can."""
+    tame_cufile()
+    return open_direct(engine)
+
+
+def tame_cufile() -> None:
+    """Keep cuFile from reading through the CPU, and from a log in the user's folder, before it is loaded.
+
+    What the user has set himself stays.
+    """
+    os.environ.setdefault("CUFILE_ALLOW_COMPAT_MODE", "false")
+    os.environ.setdefault("CUFILE_LOGFILE_PATH", os.devnull)
 
 
 def engine_without_repository(name: str, kernel: str, device_memory: int | None = None) -> EngineChoice:

@@ -184,6 +184,15 @@ def _entropy_compressor(window_log: int) -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(compression_params=parameters)
 
 
+def simple_forms(kind: NumberKind, base_kind: NumberKind | None) -> tuple[tuple[int, ...], int]:
+    """The transforms that do without grouping, and the cast of a base that has as many elements."""
+    cast = CAST_NONE if base_kind is kind or base_kind is None else _CASTS.get((base_kind, kind))
+    if base_kind is None or cast is None:
+        return (TRANSFORM_NONE,), CAST_NONE
+    simple = [transform for transform in _transforms(kind) if transform != TRANSFORM_GROUPED_FLOAT_DIFFERENCE]
+    return (TRANSFORM_NONE, *simple), cast
+
+
 def _transforms(kind: NumberKind) -> tuple[int, ...]:
     """Those that need a base, in the order of their trial."""
     if kind.is_float:

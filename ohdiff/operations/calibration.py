@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
 
 from ohdiff import clock
+from ohdiff.chunking.compressor import COMPRESSING_THREADS
+from ohdiff.chunking.cuda.compressor import DeviceCompressor
 from ohdiff.chunking.cuda.engine import CudaEngine
 from ohdiff.chunking.cuda.host_memory import address_of
 from ohdiff.chunking.cuda.placement import DeviceProfile
 from ohdiff.chunking.device_memory import DeviceMemory
 from ohdiff.chunking.engine import Engine, cut_and_hash_stream
 from ohdiff.errors import DeviceError
+from ohdiff.repository.block_encoder import DEFAULT_LEVEL, BlockEncoder
+from ohdiff.repository.chunk_writer import BLOCK_SIZE_BYTES
 
 SAMPLE_SIZE_BYTES: Final = 256 << 20
 _ROUNDS: Final = 3
+_BLOCKS: Final = 32
 
 
 def measure_profile(engine: CudaEngine, processors: int, size: int = SAMPLE_SIZE_BYTES) -> DeviceProfile:
@@ -65,6 +75,53 @@ def measure_profile(engine: CudaEngine, processors: int, size: int = SAMPLE_SIZE
     if not engine.is_on_device:
         raise DeviceError(f"the device failed while it was measured: {engine.notes[-1]}", item="cuda")
     return profile
+
+
+def measure_compression(
+    profile: DeviceProfile, compressor: DeviceCompressor, blocks: Sequence[bytes] | None = None
+) -> DeviceProfile:
+    """The profile with what compression on the device is worth: by text and machine code, the interpreter's library.
+
+    Raises
+    ------
+    DeviceError
+        The device failed meanwhile.
+    """
+    blocks = list(sample_blocks(_BLOCKS)) if blocks is None else blocks
+    size = sum(map(len, blocks))
+    with ThreadPoolExecutor(COMPRESSING_THREADS) as pool:
+        made = list(pool.map(compressor.compress, blocks))
+        rate = _rate(lambda: list(pool.map(compressor.compress, blocks)), size)
+    if not compressor.is_on_device:
+        raise DeviceError(f"the device failed while it was measured: {compressor.notes[-1]}", item="nvcomp")
+    encoders = threading.local()
+
+    def compress(block: bytes) -> int:
+        """The size that the CPU makes of a block of ordinary chunks; a thread keeps its encoder, as in a snapshot."""
+        if not hasattr(encoders, "encoder"):
+            encoders.encoder = BlockEncoder(DEFAULT_LEVEL)
+        return len(encoders.encoder.encode(block, 1)[1])
+
+    with ThreadPoolExecutor(profile.processors) as pool:
+        simple = list(pool.map(compress, blocks))
+        cpu_rate = _rate(lambda: list(pool.map(compress, blocks)), size)
+    own = sum(len(block) if frame is None else len(frame) for block, frame in zip(blocks, made, strict=True))
+    return replace(profile, compress_rate=rate, cpu_compress_rate=cpu_rate, compress_size=own / sum(simple))
+
+
+def sample_blocks(count: int, size: int = BLOCK_SIZE_BYTES) -> Iterator[bytes]:
+    """So many full blocks of files that every machine with this program has, again and again if they are few."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    paths = sorted(path for suffix in ("py", "so") for path in folder.rglob(f"*.{suffix}") if path.is_file())
+    filled = bytearray()
+    for path in islice(cycle(paths), count * len(paths)):
+        filled += path.read_bytes()
+        while len(filled) >= size:
+            yield bytes(filled[:size])
+            count -= 1
+            if not count:
+                return
+            del filled[:size]
 
 
 def _rate_of_all(engine: Engine, data: bytes, processors: int) -> float:

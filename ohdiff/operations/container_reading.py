@@ -49,11 +49,17 @@ def read_layout(fd: int, size: int) -> ContainerLayout | None:
     return ContainerLayout(container, pieces) if any(piece.kind is not None for piece in pieces) else None
 
 
-def grouped(pieces: Sequence[ContainerPiece], size_bytes_max: int) -> Iterator[range]:
-    """Rows of neighbouring pieces that fit into one buffer together; a range that fits into none is alone."""
+def grouped(pieces: Sequence[ContainerPiece], size_bytes_max: int, *, is_by_kind: bool = False) -> Iterator[range]:
+    """Rows of neighbouring pieces that fit into one buffer together; a range that fits into none is alone.
+
+    Parameters
+    ----------
+    is_by_kind : ranges of bytes and pieces of tensors do not come together.
+    """
     first = size = 0
     for row, piece in enumerate(pieces):
-        if row > first and size + piece.size > size_bytes_max:
+        is_other = is_by_kind and (piece.kind is None) != (pieces[first].kind is None)
+        if row > first and (is_other or size + piece.size > size_bytes_max):
             yield range(first, row)
             first, size = row, 0
         size += piece.size

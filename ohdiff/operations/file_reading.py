@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import sub
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ohdiff.buffers import BufferPool, PooledBuffer
 from ohdiff.chunking.containers import may_be_container
@@ -34,8 +34,12 @@ from ohdiff.scheduling.page_cache import left_as_found
 from ohdiff_format.limits import ID_SIZE
 
 from .container_reading import ContainerLayout, grouped, read_group, read_layout
+from .direct_reading import window_buffers
 from .extent_reader import ExtentReader
 from .tree_writer import OpenLeaf
+
+if TYPE_CHECKING:
+    from ohdiff.chunking.cuda.direct import DirectFile, DirectReader
 
 BATCH_SIZE_BYTES: Final = 8 << 20
 BATCH_FILES_MAX: Final = 8192
@@ -175,12 +179,24 @@ def is_read_alone(name: bytes, size: int, *, has_holes: bool) -> bool:
 
 
 class FilePieces:
-    """One file read, cut and hashed piece by piece: iterating gives the pieces, then `end` is set."""
+    """One file read, cut and hashed piece by piece: iterating gives the pieces, then `end` is set.
+
+    Parameters
+    ----------
+    direct : reads large files into the memory of the engine's device, if that is possible.
+    """
 
     def __init__(
-        self, handle: DirectoryHandle, name: bytes, engine: Engine, pool: BufferPool, pace: Pace = UNPACED
+        self,
+        handle: DirectoryHandle,
+        name: bytes,
+        engine: Engine,
+        pool: BufferPool,
+        pace: Pace = UNPACED,
+        direct: DirectReader | None = None,
     ) -> None:
         self._pace = pace
+        self._direct = direct
         self._handle = handle
         self._name = name
         self._engine = engine
@@ -196,21 +212,25 @@ class FilePieces:
             status = read_status(fd, with_xattrs=True)
             has_holes = may_have_holes(status.size, status.blocks512)
             extents = _bounded(data_extents(fd, status.size)) if has_holes else [(0, status.size)]
+            size = sum(end - start for start, end in extents)
             with left_as_found(fd, status.size) if self._pace.leaves_page_cache else nullcontext() as self._passed:
                 layout = None
                 if not has_holes and is_container(self._name, status.size):
                     layout = read_layout(fd, status.size)
                 if layout is None:
+                    if self._direct is not None and not has_holes and size >= self._direct.file_size_min:
+                        yield from self._cut_directly(self._direct, fd, size)
+                        extents = [(self._size_read, size)] if self._size_read < size else []
                     reader = ExtentReader(fd, extents)
                     yield from self._cut(reader)
-                    self._size_read = reader.size
+                    self._size_read += reader.size
                 else:
-                    yield from self._cut_container(fd, layout)
+                    yield from self._cut_container(fd, layout, size)
             after = read_status(fd)
         finally:
             os.close(fd)
         stamps = [(each.size, each.mtime_ns, each.ctime_ns) for each in (status, after)]
-        is_whole = self._size_read == sum(end - start for start, end in extents)
+        is_whole = self._size_read == size
         has_changed = stamps[0] != stamps[1] or not is_whole
         if is_whole and has_holes:
             bounds = [bound for extent in extents for bound in extent]
@@ -219,10 +239,16 @@ class FilePieces:
             # A file that shrank has no known layout any more: it is kept as the plain bytes that were read.
             self.end = StreamEnd(status, self._size_read, None, has_changed)
 
-    def _cut_container(self, fd: int, layout: ContainerLayout) -> Iterator[Piece]:
+    def _cut_container(self, fd: int, layout: ContainerLayout, file_size: int) -> Iterator[Piece]:
         """Pieces as they are, several to a buffer; ranges of other bytes by content."""
-        for rows in grouped(layout.pieces, self._piece_size):
+        direct = self._direct
+        file = None if direct is None or file_size < direct.file_size_min else direct.open(fd)
+        for rows in grouped(layout.pieces, self._piece_size, is_by_kind=file is not None):
             first, last = layout.pieces[rows[0]], layout.pieces[rows[-1]]
+            if file is not None and (piece := self._hash_directly(file, layout, rows)) is not None:
+                yield piece
+                self._size_read += last.end - first.start
+                continue
             if last.end - first.start > self._piece_size:
                 reader = ExtentReader(fd, [(first.start, first.end)])
                 yield from self._cut(reader)
@@ -239,6 +265,31 @@ class FilePieces:
             self._size_read += size
             if size < last.end - first.start:
                 return
+
+    def _hash_directly(self, file: DirectFile, layout: ContainerLayout, rows: range) -> Piece | None:
+        """Pieces of tensors that the device reads by itself."""
+        pieces = [layout.pieces[row] for row in rows]
+        if pieces[0].kind is None:
+            return None
+        with self._pace.unit(pieces[-1].end - pieces[0].start):
+            window = file.hashed(pieces[0].start, [piece.end for piece in pieces])
+        if window is None:
+            return None
+        ((buffer, cuts, ids),) = window_buffers(file, window, self._pool, self._piece_size)
+        return Piece(buffer, cuts, ids, layout, list(rows))
+
+    def _cut_directly(self, direct: DirectReader, fd: int, size: int) -> Iterator[Piece]:
+        """As much of the file as the device reads by itself; what is left begins where a chunk does."""
+        file = direct.open(fd)
+        windows = iter(()) if file is None else file.windows(size)
+        while file is not None:
+            with self._pace.unit(direct.file_size_min):
+                window = next(windows, None)
+            if window is None:
+                return
+            for buffer, cuts, ids in window_buffers(file, window, self._pool, self._piece_size):
+                yield Piece(buffer, cuts, ids)
+            self._size_read = window.end
 
     def _cut(self, reader: ExtentReader) -> Iterator[Piece]:
         """The data of all extents as one stream."""

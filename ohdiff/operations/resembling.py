@@ -103,5 +103,5 @@ class BufferBases:
 
     def candidates(self, start: int, end: int) -> Sequence[bytes]:
         """See `BaseFinder`."""
-        with memoryview(self._buffer.data)[start:end] as chunk:
+        with self._buffer.view(start, end) as chunk:
             return self._resembling.candidates(chunk)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ohdiff import __version__, clock
 from ohdiff.chunking.engine import Engine
@@ -19,6 +19,7 @@ from ohdiff.errors import NoSnapshotError, OhdiffError
 from ohdiff.repository.block_encoder import DEFAULT_LEVEL
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.chunk_writer import ChunkSink
+from ohdiff.repository.encoding import BlockCompressor
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot, save_snapshot
@@ -37,6 +38,9 @@ from .tensor_bases import TensorBases
 from .tree_reader import Entry, TreeReader
 from .tree_writer import TreeWriter
 
+if TYPE_CHECKING:
+    from ohdiff.chunking.cuda.direct import DirectReader
+
 # Kernels before 6.13 stamp files with a clock that ticks every 1 to 10 ms.
 _CLOCK_TICK_NS: Final = 20_000_000
 
@@ -54,6 +58,8 @@ class SnapshotOptions:
     queue_depth : blocks in flight; each holds up to 16 MiB.
     excludes : the rules in words, to be kept in the snapshot.
     pace : says when a unit of work may run.
+    compressor : compresses blocks of data instead of the CPU.
+    direct : reads large files into the memory of the engine's device, past the CPU.
     """
 
     time_ns: int
@@ -72,6 +78,8 @@ class SnapshotOptions:
     rules: DirectoryRules = field(default_factory=KeepAll)
     excludes: tuple[str, ...] = ()
     pace: Pace = UNPACED
+    compressor: BlockCompressor | None = None
+    direct: DirectReader | None = None
 
     @property
     def settled_ns(self) -> int:
@@ -81,7 +89,7 @@ class SnapshotOptions:
     @property
     def sink(self) -> SinkOptions:
         """How the chunks are stored."""
-        return SinkOptions(self.level, self.encoders, self.queue_depth, self.is_dry_run, self.pace)
+        return SinkOptions(self.level, self.encoders, self.queue_depth, self.is_dry_run, self.pace, self.compressor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,7 @@ def make_snapshot(
         tensors = None
         if bases is not None and options.level is not None:
             tensors = TensorBases(bases, repository.chunk_id_key, options.level)
-        files = FileTaker(engine, sink, writer, readers, observer, bases, tensors, options.pace)
+        files = FileTaker(engine, sink, writer, readers, observer, bases, tensors, options.pace, options.direct)
         parent = None if options.is_forced else options.parent
         walk = SnapshotWalk(
             index,

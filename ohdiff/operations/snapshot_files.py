@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ohdiff.buffers import BufferPool
 from ohdiff.chunking.engine import Engine
@@ -45,6 +45,9 @@ from .observer import Observer, Progress
 from .tensor_bases import FileTensors, TensorBases
 from .tree_writer import ContentBuilder, OpenLeaf, TreeWriter
 
+if TYPE_CHECKING:
+    from ohdiff.chunking.cuda.direct import DirectReader
+
 _AHEAD: Final = 2
 # Every directory of a batch is held open: those of all batches together, and of the walk, must stay below the limit.
 _DESCRIPTOR_SHARE: Final = 8
@@ -70,6 +73,7 @@ class FileTaker:
     ----------
     bases, tensors : where to look for what new chunks, and pieces of containers, resemble; None to store them plain.
     pace : says when a unit of work may run.
+    direct : reads large files past the CPU.
 
     Attributes
     ----------
@@ -86,8 +90,10 @@ class FileTaker:
         bases: StoredBases | None,
         tensors: TensorBases | None,
         pace: Pace,
+        direct: DirectReader | None = None,
     ) -> None:
         self._pace = pace
+        self._direct = direct
         self._bases = bases
         self._tensors = tensors
         self._engine = engine
@@ -189,7 +195,7 @@ class FileTaker:
         self._enqueue(lambda: self._take_stream(leaf, row, stream))
 
     def _stream(self, handle: DirectoryHandle, name: bytes) -> FileStream:
-        stream = FileStream(FilePieces(handle, name, self._engine, self._pool, self._pace))
+        stream = FileStream(FilePieces(handle, name, self._engine, self._pool, self._pace, self._direct))
         self._streams.add(stream)
         return stream
 
@@ -291,6 +297,8 @@ class FileTaker:
             self._drop(leaf, row, error)
             return
         finally:
+            # Whoever gave up early would leave its reader waiting for somebody to take the next piece.
+            stream.cancel()
             self._streams.discard(stream)
         assert stream.end is not None
         end = stream.end

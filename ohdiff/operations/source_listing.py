@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
-from ohdiff.filesystem import DirectoryHandle, EntryColumns, may_have_holes, read_entries
 from ohdiff.breaks import break_if_due
+from ohdiff.filesystem import DirectoryHandle, EntryColumns, may_have_holes, read_entries
 from ohdiff.scheduling.pace import UNPACED, Pace
 from ohdiff_format.tree import (
     EMPTY_CONTENT,

@@ -11,6 +11,7 @@ from typing import Final
 from ohdiff.chunking.engine import Engine
 from ohdiff.repository.chunk_reader import ChunkReader
 from ohdiff.repository.chunk_writer import BLOCK_SIZE_BYTES, ChunkSink, ChunkWriter, DrySink
+from ohdiff.repository.encoding import BlockCompressor
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.scheduling.pace import UNPACED, Pace, PacedExecutor
@@ -33,6 +34,7 @@ class SinkOptions:
     encoders : threads that encode.
     queue_depth : blocks in flight.
     pace : says when a unit of work may run.
+    compressor : compresses blocks of data instead of the CPU.
     """
 
     level: int | None
@@ -40,6 +42,7 @@ class SinkOptions:
     queue_depth: int
     is_dry_run: bool = False
     pace: Pace = UNPACED
+    compressor: BlockCompressor | None = None
 
 
 @contextmanager
@@ -70,6 +73,13 @@ def open_sink(
         reader = ChunkReader(repository, index, options.encoders * BLOCK_SIZE_BYTES)
         bases = StoredBases(index, reader, tree, resembling)
         writer = ChunkWriter(
-            repository, index, encoders, level=level, queue_depth=depth, planner=bases, on_encoded=resembling
+            repository,
+            index,
+            encoders,
+            level=level,
+            queue_depth=depth,
+            planner=bases,
+            on_encoded=resembling,
+            compressor=options.compressor,
         )
         yield writer, bases

@@ -207,16 +207,16 @@ class NumbersPlan:
 
     def __init__(self, known: TensorBases, kind: NumberKind, base: KnownPiece | None) -> None:
         self._known = known
-        self._kind = kind
-        self._base = base
+        self.kind = kind
+        self.base = base
 
     def encode(self, plain: memoryview) -> Encoded | None:
         """See `EncodingPlan`."""
-        base = self._base
-        data = None if base is None else self._known.load(base)
+        base = self.base
+        data = self.load_base()
         base_kind = None if base is None else base.kind
         depth = 0 if base is None else base.depth + 1
-        encoded = self._known.encoder().encode(plain, self._kind, data, base_kind, depth)
+        encoded = self._known.encoder().encode(plain, self.kind, data, base_kind, depth)
         if encoded is None:
             return None
         prefixes, stands_on = b"", b""
@@ -226,6 +226,10 @@ class NumbersPlan:
             prefixes, stands_on = base.prefix, data
         size = len(plain)
         return Encoded(CODEC_NUMBERS, encoded.payload, size, prefixes, encoded.parameters, stands_on, is_measured=True)
+
+    def load_base(self) -> bytes | None:
+        """The bytes of the base; None if there is none, or if they are not to be had."""
+        return None if self.base is None else self._known.load(self.base)
 
     def settle(self, *, is_taken: bool) -> None:
         """See `EncodingPlan`."""

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from blake3 import blake3
 
 from ohdiff import __version__, clock
 from ohdiff.buffers import BufferPool
+from ohdiff.chunking.compressor import CompressorChoice, select_compressor
 from ohdiff.chunking.containers.pieces import ContainerPiece
 from ohdiff.chunking.cuda.engine import CudaEngine
 from ohdiff.chunking.device_memory import DeviceMemory
@@ -29,7 +30,7 @@ from ohdiff.chunking.engine import Accelerator, Engine, EngineChoice, cut_and_ha
 from ohdiff.errors import DeviceError, NoSnapshotError, SourceError, UsageError
 from ohdiff.repository.block_encoder import DEFAULT_LEVEL
 from ohdiff.repository.chunk_reader import ChunkReader
-from ohdiff.repository.chunk_writer import BaseFinder, ChunkSink
+from ohdiff.repository.chunk_writer import BLOCK_SIZE_BYTES, BaseFinder, ChunkSink
 from ohdiff.repository.index import ChunkIndex
 from ohdiff.repository.repository import Repository
 from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, list_snapshots, save_snapshot
@@ -39,6 +40,8 @@ from ohdiff_format.tree import Content, encode_listing
 
 from .bases import FileBases, StoredBases
 from .container_reading import ContainerLayout
+from .device_pacing import manners_of_priority, paced_device
+from .distant_numbers import DistantNumbers, plane_encoder
 from .file_reading import BATCH_SIZE_BYTES, BUFFERS_KEPT
 from .made_entries import made_entry
 from .observer import Observer, Progress, Silent
@@ -46,10 +49,13 @@ from .opening import RepositoryPlace, choose_engine, opened
 from .owner_names import owner_names
 from .storing import TREE_CACHE_SIZE_BYTES, SinkOptions, open_sink
 from .tensor_arrays import TensorMemory, tensor_memories
-from .tensor_bases import FileTensors, TensorBases
+from .tensor_bases import FileTensors, NumbersPlan, TensorBases
 from .tensor_image import PieceBuffer, TensorImage
 from .tree_reader import TreeReader
 from .tree_writer import ContentBuilder
+
+if TYPE_CHECKING:
+    from ohdiff.chunking.cuda.planes import PlaneEncoder
 
 # Pieces of a tensor that are hashed by one call: 128 MiB of 4-byte elements.
 _PIECES_HASHED: Final = 64
@@ -65,12 +71,14 @@ class TensorsResult:
     snapshot : what it says.
     engine : which engine hashed, and why.
     copied_size : bytes that were copied down from a device.
+    compression : where blocks were compressed, and why.
     """
 
     stored: StoredSnapshot | None
     snapshot: Snapshot
     engine: str
     copied_size: int
+    compression: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,9 @@ class TensorOptions:
     engine, kernel : as on the command line; "auto" hashes where the arrays lie.
     accelerator : what is known about a device: its ceiling of memory, for one.
     level : zstd level, None for no compression.
+    compress_on : as on the command line; "device" encodes pieces where they lie as well, "auto" does not.
     threads : that hash, and as many that compress.
+    priority : "scavenge", "normal" or "interactive": how much it may be noticed on the device that hashes.
     """
 
     metadata: Mapping[str, str] | None = None
@@ -97,7 +107,9 @@ class TensorOptions:
     kernel: str = "auto"
     accelerator: Accelerator | None = None
     level: int | None = DEFAULT_LEVEL
+    compress_on: str = "auto"
     threads: int = 2
+    priority: str = "normal"
     is_dry_run: bool = False
     skip_if_unchanged: bool = False
     observer: Observer | None = None
@@ -137,11 +149,15 @@ def snapshot_tensors(
     except TypeError as error:
         raise UsageError(str(error).partition("__init__() ")[2] or str(error)) from error
     names = _names_of(path)
+    manners = manners_of_priority(given.priority, given.accelerator)
     tensors = tensor_memories(arrays)
     with opened(repo, password, key_file, cache_folder) as (repository, index):
-        choice = _engine_for(repository, tensors, given)
-        run = _TensorSnapshot(repository, index, choice, given, names)
-        return run.make(TensorImage(tensors, given.metadata or {}, _fetch_for(tensors, choice.engine)))
+        compressing = _compressor_for(given)
+        choice = _engine_for(repository, tensors, given, compressing.memory_left)
+        run = _TensorSnapshot(repository, index, choice, compressing, given, names)
+        with paced_device(choice.engine, manners):
+            compressing.follow(choice.engine)
+            return run.make(TensorImage(tensors, given.metadata or {}, _fetch_for(tensors, choice.engine)))
 
 
 class _TensorSnapshot:
@@ -152,6 +168,7 @@ class _TensorSnapshot:
         repository: Repository,
         index: ChunkIndex,
         choice: EngineChoice,
+        compressing: CompressorChoice,
         options: TensorOptions,
         names: Sequence[bytes],
     ) -> None:
@@ -159,6 +176,8 @@ class _TensorSnapshot:
         self._index = index
         self._choice = choice
         self._engine = choice.engine
+        self._compressing = compressing
+        self._planes: PlaneEncoder | None = None
         self._options = options
         self._path = b"/" + b"/".join(names)
         self._names = names
@@ -173,8 +192,16 @@ class _TensorSnapshot:
         options, layout = self._options, image.layout()
         parent = self._parent()
         earlier = None if parent is None else self._content_in(parent)
+        if options.compress_on == "device":
+            self._planes = plane_encoder(self._compressing, self._engine)
         with ExitStack() as stack:
-            how = SinkOptions(options.level, options.threads, options.threads, options.is_dry_run)
+            how = SinkOptions(
+                options.level,
+                options.threads,
+                options.threads,
+                options.is_dry_run,
+                compressor=self._compressing.compressor,
+            )
             opening = open_sink(self._repository, self._index, self._engine, self._tree, how)
             sink, bases = stack.enter_context(opening)
             hashers = stack.enter_context(ThreadPoolExecutor(options.threads, thread_name_prefix="hasher"))
@@ -192,7 +219,8 @@ class _TensorSnapshot:
         stored = None
         if not options.is_dry_run and not (options.skip_if_unchanged and is_unchanged):
             stored = StoredSnapshot(save_snapshot(self._repository, snapshot), snapshot)
-        return TensorsResult(stored, snapshot, self._choice.reason, image.fetched_size)
+        copied_size = image.fetched_size + (0 if self._planes is None else self._planes.copied_bytes)
+        return TensorsResult(stored, snapshot, self._choice.reason, copied_size, self._compressing.reason)
 
     def _store(
         self,
@@ -278,10 +306,20 @@ class _TensorSnapshot:
             chunk_id = ids[number * ID_SIZE : (number + 1) * ID_SIZE]
             buffer = PieceBuffer(self._pool, _Proof(image, piece, chunk_id, self._repository.chunk_id_key), piece.size)
             plan = None if tensors is None else tensors.plan(row)
-            is_new = sink.add_planned(buffer, 0, piece.size, chunk_id, plan)
+            distant = None if plan is None else self._distant(image, piece, plan, chunk_id)
+            is_new = sink.add_planned(buffer, 0, piece.size, chunk_id, plan, distant)
             if tensors is not None:
                 tensors.note(row, chunk_id, is_new=is_new)
             sink.end_buffer(buffer)
+
+    def _distant(
+        self, image: TensorImage, piece: ContainerPiece, plan: NumbersPlan, chunk_id: bytes
+    ) -> DistantNumbers | None:
+        """How to encode a piece where it lies, if that is a device that compresses."""
+        memory = image.memory_of(piece)
+        if self._planes is None or not isinstance(memory, DeviceMemory):
+            return None
+        return DistantNumbers(self._planes, plan, memory, chunk_id, self._repository.chunk_id_key)
 
     def _store_range(
         self,
@@ -400,10 +438,20 @@ class _Proof:
             )
 
 
-def _engine_for(repository: Repository, tensors: Sequence[TensorMemory], options: TensorOptions) -> EngineChoice:
+def _compressor_for(options: TensorOptions) -> CompressorChoice:
+    if options.level is None:
+        return CompressorChoice(None, "no compression", None)
+    accelerator = options.accelerator or Accelerator(threads=options.threads)
+    is_default_level = options.level == DEFAULT_LEVEL
+    return select_compressor(options.compress_on, accelerator, BLOCK_SIZE_BYTES, is_default_level=is_default_level)
+
+
+def _engine_for(
+    repository: Repository, tensors: Sequence[TensorMemory], options: TensorOptions, memory_max: int | None
+) -> EngineChoice:
     given = options.accelerator or Accelerator(threads=options.threads)
     is_resident = any(tensor.is_on_device for tensor in tensors)
-    accelerator = Accelerator(given.profile, given.threads, given.memory_max_bytes, is_resident)
+    accelerator = Accelerator(given.profile, given.threads, memory_max or given.memory_max_bytes, is_resident)
     keys = (repository.chunker_key, repository.chunk_id_key)
     return choose_engine(repository.config.chunker, *keys, options.engine, options.kernel, accelerator)
 

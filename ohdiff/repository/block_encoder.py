@@ -46,8 +46,12 @@ class BlockEncoder:
         payload = self._choose(plain, chunk_count).compress(plain)
         return (CODEC_ZSTD, trimmed(payload)) if len(payload) < len(plain) else (CODEC_RAW, plain)
 
+    def is_tiny(self, plain: Buffer, chunk_count: int) -> bool:
+        """Whether a block of so many chunks is gathered from tiny files, which take more effort."""
+        return self._tiny is not self._full and len(plain) < chunk_count * _TINY_CHUNK_SIZE_BYTES
+
     def _choose(self, plain: Buffer, chunk_count: int) -> zstandard.ZstdCompressor:
-        if len(plain) < chunk_count * _TINY_CHUNK_SIZE_BYTES:
+        if self.is_tiny(plain, chunk_count):
             return self._tiny
         return self._light if self._is_dense(plain) else self._full
 

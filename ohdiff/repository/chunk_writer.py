@@ -21,7 +21,7 @@ from ohdiff.errors import IntegrityError, OhdiffError
 from ohdiff_format.index import PackRecord
 from ohdiff_format.limits import CHUNK_SIZE_BYTES_MAX, ID_PREFIX_SIZE, ID_SIZE
 
-from .encoding import Encoded, EncodedObserver, Encoder, EncodingPlan
+from .encoding import BlockCompressor, DistantPlan, Encoded, EncodedObserver, Encoder, EncodingPlan
 from .index import ChunkIndex
 from .index_feed import IndexFeed
 from .lost_bases import split_prefixes
@@ -91,7 +91,13 @@ class ChunkSink(Protocol):
         bases: BaseFinder | None = None,
     ) -> None: ...
     def add_planned(
-        self, buffer: PooledBuffer, start: int, end: int, chunk_id: bytes, plan: EncodingPlan | None
+        self,
+        buffer: PooledBuffer,
+        start: int,
+        end: int,
+        chunk_id: bytes,
+        plan: EncodingPlan | None,
+        distant: DistantPlan | None = None,
     ) -> bool: ...
     def end_buffer(self, buffer: PooledBuffer) -> None: ...
     def add_metadata(self, data: bytes, bases: Sequence[bytes] = ()) -> bytes: ...
@@ -162,6 +168,7 @@ class ChunkWriter:
     queue_depth : blocks in flight at most; each holds up to twice BLOCK_SIZE_BYTES.
     planner : plans delta blocks; without one everything is stored by itself.
     on_encoded : is shown what was stored.
+    compressor : compresses blocks of data instead of the CPU.
     """
 
     def __init__(
@@ -174,8 +181,10 @@ class ChunkWriter:
         queue_depth: int,
         planner: DeltaPlanner | None = None,
         on_encoded: EncodedObserver | None = None,
+        compressor: BlockCompressor | None = None,
     ) -> None:
         self._on_encoded = on_encoded
+        self._compressor = compressor
         self._executor = executor
         self._level = level
         self._id_key = repository.chunk_id_key
@@ -231,14 +240,28 @@ class ChunkWriter:
         self._data.take(buffer, run_start, start)
 
     def add_planned(
-        self, buffer: PooledBuffer, start: int, end: int, chunk_id: bytes, plan: EncodingPlan | None
+        self,
+        buffer: PooledBuffer,
+        start: int,
+        end: int,
+        chunk_id: bytes,
+        plan: EncodingPlan | None,
+        distant: DistantPlan | None = None,
     ) -> bool:
-        """Store one chunk of a buffer as a block of its own; tells whether it is new, and the plan thus used."""
+        """Store one chunk of a buffer as a block of its own; tells whether it is new, and the plan thus used.
+
+        Parameters
+        ----------
+        distant : encodes the chunk where it lies, if it is all of the buffer; its bytes are asked for if that fails.
+        """
         prefix = chunk_id[:ID_PREFIX_SIZE]
         is_new = bool(self._dedup.new_flags([prefix])[0])
         if is_new:
-            block = OpenBlock(plan=plan)
-            block.add(buffer, prefix, start, end)
+            block = OpenBlock(plan=plan, distant=distant)
+            if distant is None:
+                block.add(buffer, prefix, start, end)
+            else:
+                block.add_later(buffer, prefix, end - start)
             self._submit(block)
             self._feed.flush_if_many()
         return is_new
@@ -403,7 +426,7 @@ class ChunkWriter:
         """Runs in the pool."""
         encoder = getattr(self._encoders, "encoder", None)
         if encoder is None:
-            encoder = self._encoders.encoder = Encoder(self._level, self._on_encoded)
+            encoder = self._encoders.encoder = Encoder(self._level, self._on_encoded, self._compressor)
         try:
             return encoder.encode(block)
         finally:
@@ -437,7 +460,13 @@ class DrySink:
             start = end
 
     def add_planned(
-        self, buffer: PooledBuffer, start: int, end: int, chunk_id: bytes, plan: EncodingPlan | None
+        self,
+        buffer: PooledBuffer,
+        start: int,
+        end: int,
+        chunk_id: bytes,
+        plan: EncodingPlan | None,
+        distant: DistantPlan | None = None,
     ) -> bool:
         """Count it if it is new."""
         is_new = bool(self._dedup.new_flags([chunk_id[:ID_PREFIX_SIZE]])[0])

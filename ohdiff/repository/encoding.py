@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import zstandard
 
 from ohdiff._kernels import are_equal
+from ohdiff.breaks import computing
 from ohdiff.errors import IntegrityError
-from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS, CODEC_RAW, as_prefix, decode_block_pieces
+from ohdiff_format.blocks import CODEC_DELTA, CODEC_NUMBERS, CODEC_RAW, CODEC_ZSTD, as_prefix, decode_block_pieces
 from ohdiff_format.envelope import Buffer
 from ohdiff_format.errors import FormatError
 from ohdiff_format.pack import depth_of
@@ -43,6 +44,7 @@ class Encoded:
     ----------
     base : the bytes of the base chunks, to decode with; let go once that was done.
     is_measured : whether the maker has compared the payload with plain compression already.
+    is_proved : whether it was decoded and compared with the block already.
     """
 
     codec: int
@@ -52,6 +54,7 @@ class Encoded:
     parameters: bytes = b""
     base: bytes = b""
     is_measured: bool = False
+    is_proved: bool = False
 
 
 class EncodingPlan(Protocol):
@@ -64,17 +67,45 @@ class EncodingPlan(Protocol):
         """What became of it."""
 
 
+class DistantPlan(Protocol):
+    """A way to encode one block where its bytes lie, without having them here; used by one encoder thread."""
+
+    def encode(self) -> Encoded | None:
+        """A payload that was decoded here, and proved by the id of its chunk; None if the bytes have to come."""
+
+
 class EncodedObserver(Protocol):
     """Is shown the bytes of each block of data that is bytes and no near copy of its base, on encoder threads."""
 
     def remember(self, plain: memoryview, sizes: Sequence[int], prefixes: Sequence[bytes], depth: int) -> None: ...
 
 
-class Encoder:
-    """What one encoding thread uses again and again: contexts, and room to gather a block and to decode pieces."""
+class BlockCompressor(Protocol):
+    """Makes zstd frames of blocks elsewhere than on the CPU; shared by all encoder threads."""
 
-    def __init__(self, level: int | None, on_encoded: EncodedObserver | None = None) -> None:
+    def compress(self, plain: Buffer) -> bytes | None:
+        """A frame that is shorter than the block, to be proved by the caller; None if the CPU should make one."""
+
+    def distrust(self) -> None:
+        """A frame did not decode to its block."""
+
+
+class Encoder:
+    """What one encoding thread uses again and again: contexts, and room to gather a block and to decode pieces.
+
+    Parameters
+    ----------
+    compressor : what compresses blocks of data that have no plan, if it is not the CPU.
+    """
+
+    def __init__(
+        self,
+        level: int | None,
+        on_encoded: EncodedObserver | None = None,
+        compressor: BlockCompressor | None = None,
+    ) -> None:
         self._on_encoded = on_encoded
+        self._compressor = compressor
         self._plain_encoder = BlockEncoder(level)
         self._gathered = bytearray()
         self._decompressor = zstandard.ZstdDecompressor()
@@ -82,16 +113,37 @@ class Encoder:
 
     def encode(self, block: OpenBlock) -> Encoded:
         """Compress a block; IntegrityError unless decoding gives its bytes back."""
-        with block.gather(self._gathered) as plain:
-            encoded = self._choose(block, plain)
+        distant = None if block.distant is None else block.distant.encode()
+        if distant is not None:
+            return replace(distant, base=b"")
+        with computing, block.gather(self._gathered) as plain:
+            encoded = self._made_elsewhere(block, plain) or self._choose(block, plain)
             if encoded.codec == CODEC_RAW:
                 # Nothing repeats in such bytes, so little will resemble them.
                 return Encoded(CODEC_RAW, bytes(plain), len(plain))
-            if not self._survives(encoded, plain):
+            if not encoded.is_proved and not self._survives(encoded, plain):
                 raise IntegrityError("a block did not survive compression", hint="check this machine's memory")
             if self._on_encoded is not None and not block.is_metadata and _is_distinct(encoded):
                 self._on_encoded.remember(plain, block.sizes, block.prefixes, depth_of(encoded.parameters))
             return replace(encoded, base=b"")
+
+    def _made_elsewhere(self, block: OpenBlock, plain: memoryview) -> Encoded | None:
+        """A frame of the compressor that decodes to the block; None if there is none.
+
+        Metadata and gathered tiny files are the CPU's: its effort pays there, and they are few bytes.
+        """
+        if self._compressor is None or block.plan is not None or block.is_metadata:
+            return None
+        if self._plain_encoder.is_tiny(plain, len(block.sizes)):
+            return None
+        frame = self._compressor.compress(plain)
+        if frame is None:
+            return None
+        encoded = Encoded(CODEC_ZSTD, frame, len(plain), is_proved=True)
+        if self._survives(encoded, plain):
+            return encoded
+        self._compressor.distrust()
+        return None
 
     def _choose(self, block: OpenBlock, plain: memoryview) -> Encoded:
         planned = None if block.plan is None else block.plan.encode(plain)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ohdiff.buffers import PooledBuffer
 
-from .encoding import EncodingPlan
+from .encoding import DistantPlan, EncodingPlan
 
 
 @dataclass(slots=True)
@@ -16,10 +16,12 @@ class OpenBlock:
     Attributes
     ----------
     plan : how to encode the block if not as plain bytes; it gives way to them when it does not pay.
+    distant : how to encode it where its bytes lie; only if that fails are they asked for.
     """
 
     is_metadata: bool = False
     plan: EncodingPlan | None = None
+    distant: DistantPlan | None = None
     parts: list[memoryview] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     prefixes: list[bytes] = field(default_factory=list)
@@ -45,7 +47,7 @@ class OpenBlock:
         else:
             self._last_parts += 1
             start_of_part = start
-        self.parts.append(memoryview(buffer.data)[start_of_part:end])
+        self.parts.append(buffer.view(start_of_part, end))
         self._last_start, self._last_end = start_of_part, end
         self._last_size += end - start
         self.size += end - start
@@ -55,6 +57,14 @@ class OpenBlock:
         self.take(buffer, start, end)
         self.sizes.append(end - start)
         self.prefixes.append(prefix)
+
+    def add_later(self, buffer: PooledBuffer, prefix: bytes, size: int) -> None:
+        """The only chunk, which is all of a buffer, and is not asked for before the block is gathered."""
+        buffer.retain()
+        self._buffers.append(buffer)
+        self.sizes.append(size)
+        self.prefixes.append(prefix)
+        self.size = size
 
     def append(self, data: memoryview, prefix: bytes) -> None:
         """Append a chunk that lies in memory of its own."""
@@ -93,6 +103,8 @@ class OpenBlock:
         ----------
         room : where to copy them to; grown as needed.
         """
+        if not self.parts and self.distant is not None:
+            self.parts.append(self._buffers[0].view(0, self.size))
         if len(self.parts) == 1:
             return self.parts[0]
         target = self._sole_buffer()

@@ -143,7 +143,8 @@ class DeviceView:
     is_leased : whether this process holds its lease; True where no lease is needed.
     peer_class : the best class among other ohdiff processes that want the lease, None for no one.
     in_flight : units that were submitted and have not ended.
-    last_unit : the newest report, None before the first.
+    last_unit : the newest report, or of those since the last decision the one that was stretched most; None before the
+        first.
     telemetry : the newest counters, None where there are none.
     held_bytes : device memory that we hold.
     served_ns : device time that our units have had on it so far, each counted as it would take alone.
@@ -326,7 +327,7 @@ class Clock(Protocol):
         ...
 
     def wait_until(self, at_ns: int) -> None:
-        """Return when `at_ns` has come, at once when it is past."""
+        """Return when `at_ns` has come, at once when it is past; or before, when there may be news."""
         ...
 
 

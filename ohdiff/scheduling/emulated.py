@@ -13,11 +13,12 @@ Line protocol on a Unix socket: `NUMBER WORK_NS SUBMITTED_NS` asks for a unit, `
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +101,7 @@ class EmulatedServer:
         self._listener.close()
 
     def _turn(self, context: _Context) -> None:
-        """Work on a client's units for one quantum at most."""
+        """Work on a client's units for one quantum at most, those that come meanwhile among them."""
         at_ns = max(self._at_ns, context.units[0].submitted_ns)
         if self._last is not context:
             at_ns += self._switch_ns
@@ -115,6 +116,7 @@ class EmulatedServer:
             if unit.left_ns == 0:
                 context.units.popleft()
                 self._tell_end(context, unit.number, at_ns)
+                self._receive(0.0)
         self._at_ns = at_ns
 
     def _tell_end(self, context: _Context, number: int, ended_ns: int) -> None:
@@ -207,6 +209,11 @@ class EmulatedDevice:
         *lines, self._received = (self._received + data).split(b"\n")
         return tuple(self._done(line) for line in lines)
 
+    @property
+    def descriptor(self) -> int | None:
+        """What can be read from when units have ended; None while nothing is in flight."""
+        return self._connection.fileno() if self._connection is not None and self._in_flight else None
+
     def telemetry(self) -> Telemetry | None:
         """None: it has no counters."""
         return None
@@ -250,6 +257,26 @@ class RealClock:
     def wait_until(self, at_ns: int) -> None:
         """Sleep until then."""
         _wait_until(at_ns)
+
+
+class WakingClock(RealClock):
+    """The same clock, of a driver that is woken when a unit of its devices ends.
+
+    Parameters
+    ----------
+    devices : which.
+    """
+
+    def __init__(self, devices: Sequence[EmulatedDevice]) -> None:
+        self._devices = devices
+
+    def wait_until(self, at_ns: int) -> None:
+        """Sleep until then, or until one of the devices has something to say."""
+        descriptors = [each.descriptor for each in self._devices if each.descriptor is not None]
+        if descriptors:
+            select.select(descriptors, (), (), max(0, at_ns - clock.monotonic_ns()) / SECOND)
+        else:
+            super().wait_until(at_ns)
 
 
 def _wait_until(at_ns: int) -> None:

@@ -34,6 +34,11 @@ class NvmlSignals:
                 self._newest = Telemetry(now_ns, _REFRESH_NS, busy, self._others_milli(), free)
         return self._newest
 
+    def close(self) -> None:
+        """Ask no more."""
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
     def _others_milli(self) -> int:
         """The others' share of the multiprocessors in samples since the last call; -1 where that is not told."""
         try:
@@ -46,14 +51,19 @@ class NvmlSignals:
         return min(1000, sum(int(sample.smUtil) * 10 for sample in samples if sample.pid != own))
 
 
-def open_nvml(uuid: str) -> NvmlSignals | None:
-    """The counters of the accelerator with this UUID; None without nvidia-ml-py, the driver, or leave to ask."""
+def open_nvml(device: str) -> NvmlSignals | None:
+    """The counters of the accelerator with this UUID, or at this PCI address.
+
+    None without nvidia-ml-py, the driver, or leave to ask.
+    """
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
         return None
+    by_uuid = device.startswith(("GPU-", "MIG-"))
     try:
         nvml.nvmlInit()
-        return NvmlSignals(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+        find = nvml.nvmlDeviceGetHandleByUUID if by_uuid else nvml.nvmlDeviceGetHandleByPciBusId
+        return NvmlSignals(nvml, find(device))
     except nvml.NVMLError:
         return None

@@ -34,8 +34,8 @@ from .decision_log import DecisionLog
 from .lease import Lease
 from .standing import StandingDecision
 
-# How often a device with units in flight is looked at, and how often the others are.
-POLL_NS: Final = 100 * US
+# How often a device is looked at whose first unit in flight should have ended, and how often one with none in flight.
+POLL_NS: Final = 50 * US
 LOOK_NS: Final = 2 * MS
 BAD_NS: Final = 60 * SECOND
 _BAD_DOUBLINGS_MAX: Final = 6
@@ -77,6 +77,7 @@ class RealLoop:
     log : gets every decision.
     on_late : told once of each window that will be missed.
     look_ns : how often signals are read while nothing is in flight.
+    is_woken : whether the clock returns as soon as a unit ends, so that devices need not be looked at for it.
     bad_ns_min : how long a device that failed is left alone; twice as long each time that it fails again.
     """
 
@@ -92,6 +93,7 @@ class RealLoop:
         log: DecisionLog | None = None,
         on_late: Callable[[Lateness], None] = lambda late: None,
         look_ns: int = LOOK_NS,
+        is_woken: bool = False,
         bad_ns_min: int = BAD_NS,
     ) -> None:
         self._devices = sorted((_Driven(each, bad_ns_min) for each in devices), key=lambda each: each.name)
@@ -103,6 +105,7 @@ class RealLoop:
         self._on_late = on_late
         self._late: set[int] = set()
         self._look_ns = look_ns
+        self._is_woken = is_woken
 
     def run(self) -> None:
         """Return when no job is left; leases are given up, devices stay as they are."""
@@ -133,7 +136,7 @@ class RealLoop:
         return True
 
     def _view(self, now_ns: int, jobs: tuple[Job, ...]) -> View:
-        views = tuple(device.view(now_ns) for device in self._devices)
+        views = tuple(device.view(now_ns, self._standing.last_unit(device.name)) for device in self._devices)
         return View(jobs, views, self._co_runners(now_ns), self._host(now_ns))
 
     def _collect(self, device: _Driven, now_ns: int) -> None:
@@ -165,11 +168,20 @@ class RealLoop:
                 return
 
     def _next_ns(self, now_ns: int, view: View) -> int:
-        if any(device.in_flight for device in self._devices):
-            return now_ns + POLL_NS
-        due_ns = self._standing.due_ns(view)
-        times = [now_ns + self._look_ns, *(each.not_before_ns for each in self._devices if each.not_before_ns > now_ns)]
-        return max(now_ns, min(times if due_ns is None else [*times, due_ns]))
+        """When something may have to be done next."""
+        # Before a unit ends nothing that can be seen would change what is on its device.
+        times = [self._first_look_ns(device, now_ns) for device in self._devices if device.in_flight]
+        if len(times) < len(self._devices):
+            due_ns = self._standing.due_ns(view)
+            times.append(now_ns + self._look_ns if due_ns is None else min(due_ns, now_ns + self._look_ns))
+            times.extend(each.not_before_ns for each in self._devices if each.not_before_ns > now_ns)
+        return max(now_ns, min(times))
+
+    def _first_look_ns(self, device: _Driven, now_ns: int) -> int:
+        if self._is_woken:
+            return now_ns + self._look_ns
+        end_ns = device.first_end_ns()
+        return end_ns if end_ns > now_ns else now_ns + POLL_NS
 
 
 class _Driven:
@@ -183,13 +195,13 @@ class _Driven:
         self.not_before_ns = 0
         self._lease = leased.lease
         self._gap_ns = 0
-        self._last: UnitReport | None = None
+        self._ended_ns = 0
         self._served_ns = 0
         self._held_bytes = 0
         self._bad_until_ns = 0
         self._failures = 0
 
-    def view(self, now_ns: int) -> DeviceView:
+    def view(self, now_ns: int, last_unit: UnitReport | None) -> DeviceView:
         """As a policy sees it."""
         device, lease = self.device, self._lease
         return DeviceView(
@@ -200,7 +212,7 @@ class _Driven:
             is_leased=lease is None or lease.is_held,
             peer_class=None if lease is None else lease.peer_class,
             in_flight=len(self.in_flight),
-            last_unit=self._last,
+            last_unit=last_unit,
             telemetry=device.telemetry(),
             held_bytes=self._held_bytes,
             served_ns=self._served_ns,
@@ -229,9 +241,9 @@ class _Driven:
         """Book a unit that ended."""
         self.in_flight.pop(done.unit.number, None)
         self.not_before_ns = done.ended_ns + self._gap_ns
-        began_ns = done.submitted_ns if self._last is None else max(done.submitted_ns, self._last.ended_ns)
-        took_ns = done.ended_ns - began_ns
-        self._last = UnitReport(done.ended_ns, took_ns, done.unit.expected_ns, done.unit.is_probe, done.is_ok)
+        took_ns = done.ended_ns - max(done.submitted_ns, self._ended_ns)
+        self._ended_ns = done.ended_ns
+        report = UnitReport(done.ended_ns, took_ns, done.unit.expected_ns, done.unit.is_probe, done.is_ok)
         if done.is_ok:
             self._served_ns += done.unit.expected_ns
             self._failures = 0
@@ -239,7 +251,12 @@ class _Driven:
             self._mark_bad(done.ended_ns)
             if not self.in_flight:
                 self.device.park()
-        return self._last
+        return report
+
+    def first_end_ns(self) -> int:
+        """When the first unit in flight ends if nobody else is there."""
+        unit, submitted_ns = next(iter(self.in_flight.values()))
+        return max(submitted_ns, self._ended_ns) + unit.expected_ns
 
     def may_start(self, now_ns: int, grant: Grant) -> bool:
         """Whether a unit may be started now."""

@@ -264,7 +264,7 @@ class SharedPage:
 def pid_namespace() -> int:
     """Tells which processes' numbers mean the same; 0 where that is not known."""
     try:
-        return Path("/proc/self/ns/pid").stat().st_ino
+        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - asked for at every look, and five times as fast
     except OSError:
         return 0
 

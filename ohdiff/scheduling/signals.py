@@ -21,6 +21,8 @@ from .shared_page import SharedPage, Slot
 PROC: Final = Path("/proc")
 # A tick is 10 ms in the kernel's accounts: shorter windows would be noise.
 WINDOW_NS_MIN: Final = 100_000_000
+# Small jobs of the machine come and go: what is idle is a mean over about so long.
+_IDLE_MEAN_NS: Final = SECOND // 2
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _STEPS_FADE_NS: Final = 5 * SECOND
 
@@ -39,6 +41,7 @@ class HostSignals:
         self._proc = proc
         self._at_ns = -1
         self._idle_ticks = 0
+        self._idle_milli: float | None = None
         self._own_ns = 0
         self._own_waits: dict[str, int] = {}
         self._totals_us: dict[str, int] = {}
@@ -56,9 +59,12 @@ class HostSignals:
             waited_ns = sum(max(0, wait - self._own_waits.get(thread, wait)) for thread, wait in waits.items())
             free_ns = idle_ns + own_ns - self._own_ns
             pressed = {name: total - self._totals_us[name] for name, total in totals_us.items()}
+            idle_milli = _share(free_ns, window_ns, 1000 * len(self._cores))
+            weight = 1.0 if self._idle_milli is None else min(1.0, window_ns / _IDLE_MEAN_NS)
+            self._idle_milli = idle_milli + (1 - weight) * ((self._idle_milli or 0) - idle_milli)
             self._host = Host(
                 cores=len(self._cores),
-                cores_idle_milli=_share(free_ns, window_ns, 1000 * len(self._cores)),
+                cores_idle_milli=round(self._idle_milli),
                 cpu_pressure_milli=_share(pressed["cpu"] * 1000 - waited_ns, window_ns, 1000),
                 io_pressure_milli=_share(pressed["io"] * 1000, window_ns, 1000),
                 memory_pressure_milli=_share(pressed["memory"] * 1000, window_ns, 1000),

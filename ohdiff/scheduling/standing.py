@@ -29,6 +29,7 @@ class StandingDecision:
         self._asked_ns = 0
         self._is_due = True
         self._units_ended: Counter[str] = Counter()
+        self._last_units: dict[str, UnitReport] = {}
         self.decision = Decision()
 
     def grant(self, device: str) -> Grant | None:
@@ -37,11 +38,20 @@ class StandingDecision:
 
     def note_unit(self, device: str, report: UnitReport) -> None:
         """A unit ended there."""
+        if self._units_ended[device] == 0 or _matters_more(report, self._last_units[device]):
+            self._last_units[device] = report
         self._units_ended[device] += 1
         grant, watch = self.grant(device), self._watch(device)
         is_last = grant is not None and 0 < grant.units_max <= self._units_ended[device]
         is_stretched = watch is not None and 0 < watch.stretch_milli_max < report.stretch_milli
         self._is_due = self._is_due or is_last or is_stretched or not report.is_ok
+
+    def last_unit(self, device: str) -> UnitReport | None:
+        """What a policy is to hear of the units that ended there: of several since the last decision the most telling.
+
+        Where two end at once, the second of them may look as if nobody had been in its way.
+        """
+        return self._last_units.get(device)
 
     def refresh(self, now_ns: int, view: View) -> bool:
         """Ask if it is time; tells whether that was done. `view` is what is seen now, its memory is set here."""
@@ -123,3 +133,8 @@ def _reports(view: View, device: str) -> tuple[object, ...]:
 
 def _window_ns(device: DeviceView) -> int | None:
     return None if device.telemetry is None else device.telemetry.at_ns
+
+
+def _matters_more(report: UnitReport, other: UnitReport) -> bool:
+    """A probe's report does, and that of the unit that others held up the most."""
+    return (report.is_probe, report.stretch_milli) >= (other.is_probe, other.stretch_milli)

@@ -1,9 +1,9 @@
 """The time until a deadline on a CPU: when it begins to press, when it is last call, and when it cannot be kept.
 
-A policy plans with the rate that a job achieved, and one that waits for others achieves nothing: told of its deadline
-from the start it would not wait at all. But on a CPU the job may take what it needs at the end. So the policy hears of
-the deadline when waiting has used the slack up, reckoned with half of what the CPU does for us alone, and at last call
-that it has come.
+The zones are those of policies/deadline.py, by another rate: that policy plans with what a job was given, and one that
+waits for others is given nothing: told of its deadline from the start it would not wait at all. But on a CPU the job
+may take what it needs at the end. So the slack is reckoned with half of what the CPU does for us alone, and the policy
+hears of the deadline when waiting has used that up, and at last call that it has come.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 from .core import SECOND
-from .policies.deadline import LaxityLimits
+from .policies.deadline import LaxityLimits, zone_of
 
 _LIMITS: Final = LaxityLimits()
 # For what comes after the last unit, and for a machine that is slow to turn to us.
@@ -35,7 +35,7 @@ class Work:
 
 
 class Stage(IntEnum):
-    """How much a deadline matters."""
+    """How much a deadline matters; each is the Zone of the same number."""
 
     EARLY = 0
     PRESSING = 1
@@ -52,11 +52,7 @@ class Window:
     def stage(self, now_ns: int, left_bytes: int, rate_bytes_per_s: int) -> Stage:
         """How much it matters, at a rate that the CPU keeps up if it is all ours."""
         need_ns = 2 * left_bytes * SECOND // max(1, rate_bytes_per_s) + _RESERVE_NS
-        slack_ns = self.deadline_ns - now_ns - need_ns
-        slack_milli = slack_ns * 1000 // self._length_ns
-        if slack_milli > _LIMITS.scavenge_milli_min:
-            return Stage.EARLY
-        return Stage.PRESSING if slack_milli > _LIMITS.capped_milli_min else Stage.LAST
+        return Stage(zone_of(self.deadline_ns - now_ns - need_ns, self._length_ns, _LIMITS))
 
     def late_ns(self, now_ns: int, left_bytes: int, rate_bytes_per_s: int) -> int:
         """By how much it will be missed, were the CPU all ours from now on; 0 for not at all."""

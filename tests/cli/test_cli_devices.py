@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support import fake_cupy
+from support import fake_cupy, fake_kvikio, fake_nvcomp
 from support.fake_cupy import Machine
+from support.sources import text_bytes
 
+from ohdiff.chunking.cuda import direct
 from ohdiff.cli import engines
 from ohdiff.cli.commands.calibrate import calibrate
 from ohdiff.cli.group import LazyGroup
 from ohdiff.errors import EXIT_DEVICE
+from ohdiff.operations import calibration
 
 Run = Callable[..., Result]
 
@@ -198,3 +201,113 @@ def test_the_ceiling_of_device_memory_is_an_option(
     assert 0 < machine.memory_peak <= 24 << 20
     monkeypatch.setenv("OHDIFF_DEVICE_MEMORY", "much")
     assert run("devices").exit_code == 2
+
+
+def texts(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(2):
+        (folder / f"text{number}").write_bytes(text_bytes(1_300_000, number))
+    return folder
+
+
+def test_blocks_are_compressed_on_a_device_where_that_is_demanded(
+    run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = fake_nvcomp.install(monkeypatch, machine)
+    source = texts(tmp_path / "source")
+    summary = records(run("snapshot", source, "--compress-on", "device", "--engine", "cuda", "--json"))[-1]
+    assert "compression on Fake Device, nvCOMP 6.0: as demanded" in summary["compression_reason"]
+    assert sum(library.batches[1:]) >= 1
+    # A quarter of what is free, for both together.
+    assert machine.memory_peak <= machine.memory_total // 4
+    assert "each frame decoded by the CPU" in run("snapshot", source, "--compress-on", "device", "--force").stdout
+    assert run("check", "--read-data").exit_code == 0
+    summary = records(run("snapshot", source, "--compress-on", "cpu", "--json"))[-1]
+    assert summary["compression_reason"] == "compression on the CPU: as demanded"
+    assert (
+        records(run("snapshot", source, "--compression", "none", "--json"))[-1]["compression_reason"]
+        == "no compression"
+    )
+
+
+def test_a_device_that_dies_while_it_compresses_changes_nothing_but_the_summary(
+    run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_nvcomp.install(monkeypatch, machine, failing_batches=frozenset([1]))
+    result = run("snapshot", texts(tmp_path / "source"), "--compress-on", "device")
+    assert result.exit_code == 0
+    assert "the CPU compressed the rest" in result.stdout
+    assert run("check", "--read-data").exit_code == 0
+
+
+def test_compression_on_a_device_that_cannot_is_exit_40_and_stores_nothing(
+    run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = texts(tmp_path / "source")
+    fake_nvcomp.remove(monkeypatch)
+    result = run("snapshot", source, "--compress-on", "device")
+    assert result.exit_code == EXIT_DEVICE
+    assert "nvCOMP is not installed" in result.output
+    fake_nvcomp.install(monkeypatch, machine, bad_batches=frozenset([0]))
+    assert "does not decode to its block" in run("snapshot", source, "--compress-on", "device").output
+    assert run("snapshot", source, "--compress-on", "moon").exit_code == 2
+    assert "snapshot_id" not in run("snapshots", "--json").stdout
+
+
+def test_calibrate_measures_compression_where_there_is_a_library_for_it(
+    run: Run, run_calibrate: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(calibration, "sample_blocks", lambda count: [text_bytes(1 << 20, each) for each in range(2)])
+    fake_nvcomp.remove(monkeypatch)
+    (summary,) = records(run_calibrate("--sample", "1M", "--json"))
+    assert (summary["compress_rate"], summary["compression_pays"]) == (0, False)
+    assert summary["compression_reason"] == "nvCOMP is not installed"
+    fake_nvcomp.install(monkeypatch, machine)
+    (summary,) = records(run_calibrate("--sample", "1M", "--json"))
+    assert summary["compress_rate"] > 0
+    # The stand-in compresses at level 1, which is larger than may be.
+    assert summary["compress_size"] > 1
+    assert "measured" in summary["compression_reason"]
+    assert "compressed on the device: measured" in run_calibrate("--sample", "1M").stdout
+    profile = engines.stored_profile()
+    assert profile is not None
+    source = texts(tmp_path / "source")
+    for size, where in ((1.0, "compression on Fake Device"), (2.0, "compression on the CPU: measured too large")):
+        engines.store_profile(replace(profile, compress_rate=1e12, compress_size=size))
+        summary = records(run("snapshot", source, "--force", "--json"))[-1]
+        assert where in summary["compression_reason"]
+    engines.store_profile(replace(profile, compress_rate=1e12, compress_size=1.0))
+    summary = records(run("snapshot", source, "--force", "--priority", "scavenge", "--json"))[-1]
+    assert "takes no more of a device" in summary["compression_reason"]
+
+
+def test_devices_shows_what_is_installed_beside(run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvcomp.remove(monkeypatch)
+    storage = fake_kvikio.install(monkeypatch, machine, has_gds=False)
+    extras = records(run("devices", "--json"))[1]["extras"]
+    assert extras["nvcomp"] == {"is_usable": False, "state": "nvCOMP is not installed"}
+    assert not extras["kvikio"]["is_usable"]
+    assert "kvikio not used: GPUDirect Storage is not there: the kernel has no nvidia-fs" in run("devices").stdout
+    storage.has_gds = True
+    fake_nvcomp.install(monkeypatch, machine)
+    assert records(run("devices", "--json"))[1]["extras"]["kvikio"] == {"is_usable": True, "state": "26.10"}
+    text = run("devices").stdout
+    assert "nvCOMP 6.0, compresses blocks" in text
+    assert "kvikio 26.10, reads files past the CPU" in text
+
+
+def test_a_snapshot_by_the_device_reads_large_files_past_the_cpu(
+    run: Run, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(direct, "WINDOW_BYTES", 1 << 20)
+    storage = fake_kvikio.install(monkeypatch, machine)
+    source = filled(tmp_path / "source")
+    summary = records(run("snapshot", source, "--engine", "cuda", "--json"))[-1]
+    assert summary["direct_reason"] == "0.0 GB were read past the CPU"
+    assert len(storage.reads) == 5
+    assert "were read past the CPU" in run("snapshot", source, "--engine", "cuda", "--force").stdout
+    reads = len(storage.reads)
+    summary = records(run("snapshot", source, "--engine", "cpu", "--force", "--json"))[-1]
+    assert (summary["direct_reason"], summary["data_added"] < 2000) == (None, True)
+    assert len(storage.reads) == reads
+    assert run("check", "--read-data").exit_code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ from support.emulation import python
 from ohdiff import clock
 from ohdiff.cli.manners import parse_deadline
 from ohdiff.errors import UsageError
+from ohdiff.repository.repository import Repository
+from ohdiff.repository.snapshots import SnapshotList, read_snapshots
 from ohdiff.scheduling.core import SECOND, JobClass
 from ohdiff.scheduling.governor import CPU
 from ohdiff.scheduling.page_cache import cached_pages, drop
@@ -148,6 +151,31 @@ def test_a_scavenging_snapshot_leaves_the_page_cache_as_it_was(
     before = {path: pages_of(path) for path in cold}
     assert in_a_thread(run, "snapshot", large, "--priority", "scavenge", "--deadline", "1s").exit_code == 0
     assert {path: pages_of(path) for path in cold} == before
+
+
+def test_everything_is_lowered_but_the_command_whose_output_is_stored(
+    run: Run, home: Home, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def read(repository: Repository) -> SnapshotList:
+        seen.append(own_class())
+        return read_snapshots(repository)
+
+    monkeypatch.setattr("ohdiff.cli.commands.snapshot.read_snapshots", read)
+    assert in_a_thread(run, "snapshot", source, "--priority", "scavenge").exit_code == 0
+    monkeypatch.undo()
+    program = f"{sys.executable} -c 'import os; print(os.sched_getscheduler(0))'"
+    stored = in_a_thread(
+        run, "snapshot", "--priority", "scavenge", "--stdin-filename", "class", "--command", "--", *shlex.split(program)
+    )
+    assert stored.exit_code == 0
+    assert run("cat", "file", "latest:/class").stdout.strip() == str(own_class())
+    assert seen == [os.SCHED_IDLE]
+
+
+def own_class() -> int:
+    return os.sched_getscheduler(0)
 
 
 def test_a_runtime_folder_that_cannot_be_trusted_is_said_to_scavengers_only(run: Run, home: Home, source: Path) -> None:

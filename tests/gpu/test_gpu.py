@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import io
+import shutil
+import subprocess
 import sys
+import threading
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "contract"))
 import engine_oracle as oracle
 from engine_contract import ID_KEY, SMALL, USUAL, EngineContract, MakeEngine, packed, samples
 
+from ohdiff import clock
 from ohdiff.chunking.cpu import CpuEngine
 from ohdiff.chunking.cuda.device import CudaDevice
 from ohdiff.chunking.cuda.engine import CudaEngine, CudaOptions
@@ -25,8 +30,12 @@ from ohdiff.chunking.cuda.self_check import first_disagreement
 from ohdiff.chunking.device_memory import DeviceMemory
 from ohdiff.chunking.engine import cut_and_hash_segments, cut_and_hash_stream
 from ohdiff.operations.calibration import measure_profile
+from ohdiff.operations.device_pacing import DeviceManners, paced_device
 from ohdiff.operations.tensors import snapshot_tensors
 from ohdiff.operations.tensors_restore import restore_tensors
+from ohdiff.scheduling.core import SECOND, JobClass
+from ohdiff.scheduling.decision_log import DecisionLog, replay
+from ohdiff.scheduling.hint.device_hint import DeviceHint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("device")]
 
@@ -186,6 +195,87 @@ def test_measuring_gives_a_profile_of_this_device(engine: CudaEngine) -> None:
     profile = measure_profile(engine, 2, 64 << 20)
     assert profile.device == engine.device.description.name
     assert profile.resident_rate > profile.pageable_rate
+
+
+@pytest.mark.parametrize("job_class", list(JobClass))
+def test_units_are_as_long_as_is_granted_and_the_results_the_same(
+    engine: CudaEngine, tmp_path: Path, job_class: JobClass
+) -> None:
+    data = oracle.random_bytes("paced", 200_000_001)
+    expected = cut_and_hash_stream(engine.cpu, data, True)
+    cupy: Any = engine.device.cupy
+    lying = cupy.frombuffer(data, dtype="uint8")
+    memory = DeviceMemory(int(lying.data.ptr), len(data), None, lying)
+    log = io.BytesIO()
+    manners = DeviceManners(
+        job_class, folder=tmp_path / "runtime", open_log=lambda _, made: DecisionLog(log.write, made, "cuda")
+    )
+    with paced_device(engine, manners) as governor:
+        assert governor is not None
+        for _ in range(3):
+            assert engine.cut_resident(memory) == expected
+            assert engine.cut_and_hash_stream(data, True) == expected
+    assert governor.counts.units > (20 if job_class is JobClass.SCAVENGE else 3)
+    assert governor.counts.failed == 0
+    assert engine.is_on_device
+    assert replay(log.getvalue().splitlines(keepends=True)).difference is None
+
+
+def test_a_job_that_says_it_is_busy_has_the_device_and_gets_it_soon(engine: CudaEngine, tmp_path: Path) -> None:
+    cupy: Any = engine.device.cupy
+    lying = cupy.zeros(1 << 28, dtype="uint8")
+    memory = DeviceMemory(int(lying.data.ptr), lying.nbytes, None, lying)
+    hint = DeviceHint(engine.device.description.shared_name, folder=str(tmp_path / "runtime"))
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            engine.cut_resident(memory)
+
+    with paced_device(engine, DeviceManners(JobClass.SCAVENGE, folder=tmp_path / "runtime")) as governor:
+        assert governor is not None
+        worker = threading.Thread(target=work)
+        worker.start()
+        until = clock.monotonic_ns() + 30 * SECOND
+        while governor.counts.units < 100 and clock.monotonic_ns() < until:
+            threading.Event().wait(0.01)
+        with hint.busy():
+            threading.Event().wait(0.2)
+            before = governor.counts.units
+            threading.Event().wait(0.5)
+            assert governor.counts.units <= before + 1
+            done.set()
+        worker.join(60)
+        assert not worker.is_alive()
+    hint.close()
+
+
+def test_memory_is_given_back_and_taken_again(engine: CudaEngine) -> None:
+    data = oracle.random_bytes("memory", 100_000_000)
+    expected = cut_and_hash_stream(engine.cpu, data, True)
+    assert engine.cut_and_hash_stream(data, True) == expected
+    held = engine.pools.held_bytes()
+    engine.pools.trim(held // 4)
+    assert engine.pools.held_bytes() <= held // 4
+    assert engine.cut_and_hash_stream(data, True) == expected
+    engine.pools.park()
+    assert engine.pools.held_bytes() == 0
+    assert engine.cut_and_hash_stream(data, True) == expected
+    assert engine.is_on_device
+
+
+def test_the_name_of_the_device_is_the_one_that_nvidia_smi_shows(device: CudaDevice) -> None:
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("no nvidia-smi here")
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    assert device.description.shared_name in listed
+
+
+def test_streams_have_the_lowest_priority_that_there_is(engine: CudaEngine) -> None:
+    with engine.device.bound():
+        stream = engine.device.new_stream()
+        lowest = engine.device.cupy.cuda.Stream(non_blocking=True, priority=1 << 20)
+        assert stream.priority == lowest.priority >= engine.device.cupy.cuda.Stream(non_blocking=True).priority
 
 
 def test_a_snapshot_by_the_device_is_that_of_the_cpu(vault: Vault, source: Path) -> None:

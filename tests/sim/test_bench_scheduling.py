@@ -13,7 +13,8 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
-from real_scheduling.device import POLICIES, kendall  # noqa: E402
+from real_scheduling.judge import FIGURES, POLICIES, kendall  # noqa: E402
+from real_scheduling.stalls import Stalls, untouched, witnessed  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +51,8 @@ def test_every_policy_is_measured_and_simulated(results: dict[str, Any]) -> None
     rows = results["simulator"]["policies"]
     assert list(rows) == list(POLICIES)
     for row in rows.values():
-        for figure in ("share", "p50_ms", "p99_ms"):
-            real, model, error = (row[f"{kind} {figure}"]["median"] for kind in ("real", "simulated", "error"))
+        for figure in FIGURES:
+            real, model, error = (row[f"{kind} {figure}"]["whole"] for kind in ("real", "simulated", "error"))
             assert real > 0
             assert error == pytest.approx(model / real - 1, abs=0.02)
 
@@ -70,5 +71,30 @@ def test_every_policy_is_measured_and_simulated(results: dict[str, Any]) -> None
 def test_kendalls_tau_counts_the_pairs_whose_order_is_kept(
     pairs: list[tuple[tuple[float, float], float]], tau: float
 ) -> None:
-    spreads = [({"least": least, "most": most, "median": (least + most) / 2}, model) for (least, most), model in pairs]
+    spreads = [({"least": least, "most": most, "whole": (least + most) / 2}, model) for (least, most), model in pairs]
     assert kendall(spreads) == tau
+
+
+@pytest.mark.parametrize(
+    ("windows", "kept"),
+    [
+        ([], [0, 1, 2, 3]),
+        ([(12, 13)], [2, 3]),
+        ([(5, 6)], [2, 3]),
+        ([(15, 31)], [0, 1]),
+        ([(10, 12), (45, 46)], []),
+        ([(22, 29), (60, 70)], [0, 1, 2, 3]),
+    ],
+)
+def test_requests_that_queue_behind_one_another_stand_or_fall_together(
+    windows: list[tuple[int, int]], kept: list[int]
+) -> None:
+    times = [(0, 10), (8, 15), (30, 40), (39, 50)]
+    assert untouched(times, Stalls(windows)) == kept
+
+
+def test_witnesses_say_what_they_saw() -> None:
+    with witnessed() as stalls:
+        pass
+    assert stalls.watched_ns > 0
+    assert all(began < ended for began, ended in stalls.windows)

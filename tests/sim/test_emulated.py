@@ -17,7 +17,7 @@ from support.lease_agent import Agent
 from ohdiff import clock
 from ohdiff.scheduling.core import MS, SECOND, CoRunner, Job, JobClass, Unit, UnitDone
 from ohdiff.scheduling.decision_log import DecisionLog, replay
-from ohdiff.scheduling.emulated import EmulatedDevice, RealClock
+from ohdiff.scheduling.emulated import EmulatedDevice, RealClock, WakingClock
 from ohdiff.scheduling.hint.device_hint import DeviceHint
 from ohdiff.scheduling.lease import Lease
 from ohdiff.scheduling.policies.compose import Arbiter, PolicySettings, build_policy
@@ -163,6 +163,19 @@ def test_all_work_is_done_once_under_every_policy(socket_path: Path, arbiter: Ar
     device.park()
     assert sorted(work.done) == list(range(1, 31))
     assert work.failed == 0
+
+
+def test_a_clock_that_hears_of_units_wakes_the_loop_at_their_ends(socket_path: Path) -> None:
+    device = emulated(socket_path)
+    waking = WakingClock([device])
+    device.submit(Unit(1, 1, 1, 5 * MS))
+    waking.wait_until(clock.monotonic_ns() + PATIENCE_NS)
+    assert [done.unit.number for done in device.poll()] == [1]
+    work, policy = Pieces(30), build_policy(PolicySettings(arbiter=Arbiter.NONE, depth=2))
+    # With nothing else to wait for, a loop that was not woken would need an hour.
+    RealLoop(policy, [LeasedDevice(device)], work, waking, look_ns=120 * SECOND, is_woken=True).run()
+    device.park()
+    assert sorted(work.done) == list(range(1, 31))
 
 
 def test_units_that_a_device_fails_are_done_again(tmp_path: Path) -> None:

@@ -200,3 +200,13 @@ def test_a_recorder_that_is_full_says_how_much_it_left_out() -> None:
     simulate(scenario(DUTY, seconds=2), recorder=recorder)
     assert len([each for each in recorder.trace()["traceEvents"] if each["ph"] != "M"]) == 10
     assert recorder.left_out > 10
+
+
+def test_single_times_are_told_of_each_co_runner() -> None:
+    told: dict[str, list[int]] = {}
+    run = simulate(
+        scenario(REQUESTS, seconds=3), times=lambda name, figures: told.update({name: list(figures["latency"])})
+    )
+    latencies = sorted(told["requests"])
+    assert len(latencies) == run.co_runners[0].steps > 100
+    assert latencies[-1] == run.co_runners[0].figures["latency"].most

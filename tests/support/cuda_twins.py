@@ -193,6 +193,21 @@ def find_features(launch: Launch) -> None:
     launch.write(features, array("I", b"".join(found)).tolist())
 
 
+def split_numbers(launch: Launch) -> None:
+    """One job: addresses of elements, planes and base, the count, and transform | cast << 32."""
+    width = int(launch.name[-1])
+    source, target, base, count, codes = array("Q", launch.machine.read(launch.args[0], 40))
+    transform, cast = codes & 0xFFFFFFFF, codes >> 32
+    launch.check_geometry(-(-count // (4 * THREADS)), THREADS)
+    base_width = 4 if cast else width
+    stood_on = launch.machine.read(base, count * base_width) if transform else None
+    data = launch.machine.read(source, count * width)
+    planes = bytearray(_kernels.split_numbers(data, width, transform, stood_on, cast))
+    if launch.is_wrong:
+        planes[-1] ^= 1
+    launch.machine.write(target, bytes(planes))
+
+
 TWINS: dict[str, Callable[[Launch], None]] = {
     "ohdiff_find_candidates": find_candidates,
     "ohdiff_place_tiles": place_tiles,
@@ -204,4 +219,5 @@ TWINS: dict[str, Callable[[Launch], None]] = {
     "ohdiff_hash_leaves": hash_leaves,
     "ohdiff_hash_trees": hash_trees,
     "ohdiff_find_features": find_features,
+    **{f"ohdiff_split_numbers_{width}": split_numbers for width in (1, 2, 4, 8)},
 }

@@ -67,11 +67,14 @@ class Machine:
     wrong_kernel : the kernel of this name writes one wrong word.
     is_dead : everything fails, as after an illegal access.
     shim : the kernels' own sources built for the CPU; None to run their twins instead.
+    memory_others : bytes of device memory that other processes hold.
+    on_kernel : told the name and the arguments of each kernel when it runs: time may be made to pass.
     eagerness : how likely streams are to go on by themselves when something is enqueued, from 0 to 1; some are never,
         and some hardly ever late.
     """
 
     name: str = "Fake Device"
+    uuid: bytes = bytes(range(1, 17))
     memory_total: int = 1 << 30
     driver_version: int = 12080
     runtime_version: int = 12040
@@ -83,6 +86,8 @@ class Machine:
     compile_log: str = ""
     is_dead: bool = False
     shim: Any = None
+    memory_others: int = 0
+    on_kernel: Callable[[str, tuple[int, ...]], None] = lambda name, arguments: None
     eagerness: float = 0.3
     seed: int = 0
     allocations: int = 0
@@ -109,7 +114,7 @@ class Machine:
         """Device memory full of rubbish."""
         with self.lock:
             number, self.allocations = self.allocations, self.allocations + 1
-            is_full = self.memory_used + size > self.memory_total
+            is_full = self.memory_used + self.memory_others + size > self.memory_total
             if number in self.failing_allocations or size > self.allocation_size_max or is_full:
                 raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes")
             buffer = (ctypes.c_ubyte * max(1, size))()
@@ -187,7 +192,7 @@ class Machine:
                 raise CUDADriverError("CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure")
             launch = Launch(self, name, grid[0], block[0], args, is_wrong=name == self.wrong_kernel)
             run = TWINS[name] if self.shim is None else self._run_sources
-            self.current.streams[-1].enqueue(lambda: run(launch))
+            self.current.streams[-1].enqueue(lambda: (self.on_kernel(name, args), run(launch)))
 
     def _run_sources(self, launch: Launch) -> None:
         """A kernel as it is written, by the shim (tests/shim), which gives every thread its turn."""
@@ -211,8 +216,10 @@ class MemoryPointer:
 class Stream:
     """Runs what it is given in order, and late."""
 
-    def __init__(self, machine: Machine) -> None:
-        self.queue: deque[Callable[[], None]] = deque()
+    def __init__(self, machine: Machine, priority: int) -> None:
+        # As CUDA does: a priority that the device does not have becomes the nearest that it has.
+        self.priority = max(-5, min(0, priority))
+        self.queue: deque[Callable[[], object]] = deque()
         self._machine = machine
         self.eagerness = machine.eagerness_of_next()
         machine.streams.add(self)
@@ -222,7 +229,7 @@ class Stream:
         """A handle: copies find their stream by it."""
         return id(self)
 
-    def enqueue(self, work: Callable[[], None]) -> None:
+    def enqueue(self, work: Callable[[], object]) -> None:
         """Add work."""
         with self._machine.lock:
             self.queue.append(work)
@@ -387,14 +394,15 @@ class _Runtime:
 
     def getDeviceProperties(self, ordinal: int) -> dict[str, Any]:  # noqa: N802
         self._machine.live()
-        return {"name": self._machine.name.encode(), "major": 9, "minor": 0}
+        return {"name": self._machine.name.encode(), "major": 9, "minor": 0, "uuid": self._machine.uuid}
 
     def deviceGetPCIBusId(self, ordinal: int) -> str:  # noqa: N802
         return f"0000:{ordinal:02x}:00.0"
 
     def memGetInfo(self) -> tuple[int, int]:  # noqa: N802
         self._machine.live()
-        return self._machine.memory_total - self._machine.memory_used, self._machine.memory_total
+        machine = self._machine
+        return machine.memory_total - machine.memory_others - machine.memory_used, machine.memory_total
 
     def deviceSynchronize(self) -> None:  # noqa: N802
         self._machine.live()
@@ -450,7 +458,7 @@ class FakeCupy:
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             Device=device,
             MemoryPool=lambda: MemoryPool(machine),
-            Stream=lambda non_blocking: Stream(machine),
+            Stream=lambda non_blocking, priority=0: Stream(machine, priority),
             Event=lambda disable_timing: Event(),
             alloc_pinned_memory=lambda size: PinnedMemory(machine, size),
             alloc=machine.allocate,
@@ -460,6 +468,9 @@ class FakeCupy:
         assert backend == "nvrtc"
         assert all(option.startswith(("-std=", "-I")) for option in options)
         return RawModule(self.machine, code)
+
+    def get_default_pinned_memory_pool(self) -> SimpleNamespace:
+        return SimpleNamespace(free_all_blocks=lambda: None)
 
     def ndarray(self, shape: tuple[int, ...], dtype: str, memptr: MemoryPointer) -> Array:
         if dtype not in _TYPESTRS:

@@ -120,7 +120,7 @@ def test_an_allocation_that_fails_makes_batches_smaller(monkeypatch: pytest.Monk
     assert engine.candidates(data) == engine.cpu.candidates(data)
     assert engine.counts.cpu_calls == 0
     # The second allocation is that of a second lane, without which it goes on.
-    assert engine.counts.shrunk == (0 if number == 2 else 1)
+    assert engine.pools.shrunk == (0 if number == 2 else 1)
 
 
 def test_batches_shrink_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_batches_shrink_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     data = oracle.random_bytes("shrink", 1 << 20)
     assert engine.cut_stream(data, True) == CpuEngine(SMALL, ID_KEY).cut_stream(data, True)
     assert engine.is_on_device
-    assert engine.counts.shrunk >= 2
+    assert engine.pools.shrunk >= 2
     assert "made smaller" in engine.notes[0]
 
 
@@ -195,7 +195,7 @@ def test_a_device_that_fails_with_the_data_on_it_is_an_error(machine: Machine) -
     engine = CudaEngine(SMALL, ID_KEY)
     memory = resident(machine, bytes(100_000))
     machine.is_dead = True
-    with pytest.raises(DeviceError, match="failed while it hashed"):
+    with pytest.raises(DeviceError, match="failed while data was hashed"):
         engine.hash_resident(memory, [100_000])
     with pytest.raises(DeviceError, match="cannot be hashed"):
         engine.hash_resident(memory, [100_000])

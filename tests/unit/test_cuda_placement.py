@@ -94,7 +94,7 @@ def test_what_went_wrong_in_a_run_is_part_of_the_reason(monkeypatch: pytest.Monk
 def test_profiles_survive_being_stored_and_nothing_else_passes_for_one() -> None:
     fields = FAST.as_fields()
     assert DeviceProfile.of_fields(fields) == FAST
-    for wrong in (None, [], "x", {}, {**fields, "version": 2}, {**fields, "copy_rate": "fast"}, {"version": 1}):
+    for wrong in (None, [], "x", {}, {**fields, "version": 1}, {**fields, "copy_rate": "fast"}, {"version": 2}):
         assert DeviceProfile.of_fields(wrong) is None
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support import fake_cupy
+from support import fake_cupy, fake_nvcomp
+from support.sources import text_bytes
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "gpu_session.py"
 
@@ -67,6 +68,29 @@ def test_every_step_runs_on_a_device(script: ModuleType, monkeypatch: pytest.Mon
     for what in ("candidates", "BLAKE3, leaves and trees", "features", "cut and hashed from pinned memory"):
         assert figures[what] > 0
     assert figures["copied down meanwhile"] == 0
+
+
+def test_the_optional_libraries_are_measured_where_they_are(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ohdiff.operations import calibration
+
+    machine = fake_cupy.install(monkeypatch)
+    fake_nvcomp.remove(monkeypatch)
+    monkeypatch.setitem(sys.modules, "kvikio", None)
+    session = script.Session(time.monotonic() + 600)
+    assert script.compression_rates(session) == "not measured: nvCOMP is not installed"
+    assert script.compressed_snapshots(session, tmp_path) == "not measured: nvCOMP is not installed"
+    assert script.encoded_tensors(session) == "not measured: nvCOMP is not installed"
+    assert script.direct_snapshots(session, tmp_path) == "not measured: kvikio is not installed"
+    assert session.figures == []
+    fake_nvcomp.install(monkeypatch, machine)
+    monkeypatch.setattr(script, "NOISE_BYTES", 1 << 20)
+    monkeypatch.setattr(calibration, "sample_blocks", lambda count: [text_bytes(1 << 20, each) for each in range(2)])
+    assert "measured" in script.compression_rates(session)
+    figures = {what: value for what, value, _, _ in session.figures}
+    assert figures["blocks compressed by nvCOMP"] > 0
+    assert figures["blocks in a batch"] >= 1
 
 
 def test_what_fails_or_finds_no_time_is_written_down_with_the_rest(

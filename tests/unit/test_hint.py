@@ -122,6 +122,19 @@ def test_devices_are_told_apart(hint: DeviceHint, folder: Path) -> None:
     other.close()
 
 
+UUID = "0a1b2c3d-0000-1111-2222-0123456789ab"
+
+
+@pytest.mark.parametrize("written", [f"GPU-{UUID}", UUID, UUID.upper(), f"GPU-{UUID.upper()}"])
+def test_a_device_is_the_same_however_its_uuid_is_written(folder: Path, written: str) -> None:
+    page = SharedPage.in_folder(folder, f"GPU-{UUID}")
+    hint = DeviceHint(written, folder=str(folder))
+    with hint.busy():
+        assert [each.activity for each in seen(page)] == [Activity.BUSY]
+    hint.close()
+    page.close()
+
+
 def test_a_full_page_is_said_and_harms_nothing(folder: Path) -> None:
     hints = [DeviceHint("cpu", folder=str(folder)) for _ in range(SLOT_COUNT + 1)]
     assert [each.problem for each in hints[:-1]] == [""] * SLOT_COUNT
@@ -223,7 +236,10 @@ C_JOB = """
 #include "ohdiff_hint.h"
 int main(void) {
   struct ohdiff_hint hint;
+  struct ohdiff_hint device;
   int problem = ohdiff_hint_open(&hint, "cpu", 10.0);
+  if (ohdiff_hint_open(&device, "0A1B2C3D-0000-1111-2222-0123456789AB", 10.0)) return 2;
+  ohdiff_hint_close(&device);
   char line[8];
   uint64_t began;
   printf("%d\\n", problem);
@@ -264,6 +280,7 @@ def test_the_header_says_the_same_from_c(
         assert process.stdout is not None
         assert process.stdout.readline() == "0\n"
         assert [(each.activity, each.steps) for each in seen(page)] == [(Activity.BUSY, 3)]
+        assert (folder / f"GPU-{UUID}.page").exists()
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "done\n"

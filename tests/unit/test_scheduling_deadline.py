@@ -18,6 +18,8 @@ from ohdiff.scheduling.core import (
     View,
 )
 from ohdiff.scheduling.policies.compose import Arbiter, PolicySettings, build_policy
+from ohdiff.scheduling.policies.deadline import LaxityLimits, Zone, zone_of
+from ohdiff.scheduling.window import Stage
 
 RATE = 1000  # bytes a second, of each device
 GPU = DeviceView("gpu0", DeviceKind.CUDA, RATE)
@@ -124,3 +126,13 @@ def test_a_peers_lease_is_not_taken_by_right() -> None:
     wanted = replace(GPU, peer_class=JobClass.NORMAL)
     view = View((job(1_100_000),), (wanted,), (BUSY,))
     assert build_policy(PolicySettings()).decide(0, view).grants == ()
+
+
+def test_a_quarter_of_the_window_and_a_twentieth_are_the_borders_of_the_zones() -> None:
+    slacks = (1000, 250, 249, 50, 49, 0, -1000)
+    zones = [zone_of(slack * SECOND, 1000 * SECOND, LaxityLimits()) for slack in slacks]
+    assert zones == [Zone.SCAVENGE] * 2 + [Zone.CAPPED] * 2 + [Zone.FULL] * 3
+
+
+def test_a_cpus_stages_are_the_zones() -> None:
+    assert [Stage(zone) for zone in Zone] == [Stage.EARLY, Stage.PRESSING, Stage.LAST]

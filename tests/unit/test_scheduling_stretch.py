@@ -114,9 +114,9 @@ def test_after_a_collision_units_are_short_until_it_has_been_calm_for_long() -> 
     driver = Driver()
     now_ns = collided(driver)
     decision = driver.ask(now_ns)
-    assert (decision.grants[0].unit_ns, decision.grants[0].depth) == (250 * US, 2)
+    assert (decision.grants[0].unit_ns, decision.grants[0].depth) == (140 * US, 2)
     assert decision.wake_ns == 10 * MS + 10 * SECOND
-    assert driver.ask(decision.wake_ns - 1).grants[0].unit_ns == 250 * US
+    assert driver.ask(decision.wake_ns - 1).grants[0].unit_ns == 140 * US
     calm = driver.ask(decision.wake_ns)
     assert (calm.grants[0].unit_ns, calm.grants[0].depth) == (2 * MS, 1)
     assert calm.wake_ns is None
@@ -163,8 +163,8 @@ def test_what_is_taken_by_right_beside_a_suspect_is_taken_in_short_units() -> No
     driver.view = replace(driver.view, jobs=(replace(JOB, job_class=JobClass.INTERACTIVE),))
     running(driver)
     (grant,) = driver.ask(10 * MS, unit(10 * MS, 4 * MS)).grants
-    assert (grant.unit_ns, grant.depth, grant.is_probe) == (250 * US, 1, False)
-    assert grant.gap_ns == 250 * US * 970 // 30
+    assert (grant.unit_ns, grant.depth, grant.is_probe) == (140 * US, 1, False)
+    assert grant.gap_ns == 140 * US * 970 // 30
 
 
 def test_a_probe_late_by_a_clocks_jitter_is_believed() -> None:

@@ -145,3 +145,28 @@ def test_the_policy_gets_its_memory_back() -> None:
     standing.refresh(1, VIEW)
     standing.refresh(2, VIEW)
     assert [view.memory for view in policy.views] == [(), memory]
+
+
+def report(took_ns: int, *, is_probe: bool = False) -> UnitReport:
+    return UnitReport(ended_ns=110 * MS, took_ns=took_ns, expected_ns=MS, is_probe=is_probe)
+
+
+def test_of_several_units_since_the_last_decision_the_most_telling_is_heard_of() -> None:
+    standing = asked(GRANTED)
+    assert standing.last_unit("cpu") is None
+    for took_ns in (MS, 3 * MS, 2 * MS):
+        standing.note_unit("cpu", report(took_ns))
+    assert standing.last_unit("cpu") == report(3 * MS)
+    standing.note_unit("cpu", report(MS, is_probe=True))
+    standing.note_unit("cpu", report(4 * MS))
+    assert standing.last_unit("cpu") == report(MS, is_probe=True)
+    assert standing.last_unit("other") is None
+
+
+def test_after_a_decision_the_next_unit_is_heard_of_whatever_it_says() -> None:
+    standing = asked(Decision((GRANT,), wake_ns=120 * MS))
+    standing.note_unit("cpu", report(3 * MS))
+    assert standing.refresh(120 * MS, VIEW)
+    assert standing.last_unit("cpu") == report(3 * MS)
+    standing.note_unit("cpu", report(MS))
+    assert standing.last_unit("cpu") == report(MS)

@@ -7,11 +7,13 @@ test runs the engine on a stand-in with this surface.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from ohdiff.chunking.device_memory import DeviceMemory
 from ohdiff.errors import DeviceError
@@ -31,7 +33,11 @@ _WITHIN_DEVICE: Final = 3
 # cudaMemoryTypeHost: memory that the driver has pinned.
 _POINTER_PINNED: Final = 1
 _LOG_LINES_MAX: Final = 12
-_HOST_PATH: Final = Path("/proc/driver/nvidia/version")
+# A lower priority than any device has: CUDA takes the lowest one instead.
+_LEAST_PRIORITY: Final = 1000
+_DRIVER: Final = Path("/proc/driver/nvidia")
+_UUID_SIZE: Final = 16
+_UUID: Final = re.compile(r"GPU-([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})")
 
 
 class DeviceFaultError(Exception):
@@ -44,10 +50,14 @@ class OutOfDeviceMemoryError(DeviceFaultError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceDescription:
-    """What a device says of itself; versions as CUDA counts them (12040 is 12.4), memory in bytes."""
+    """What a device says of itself; versions as CUDA counts them (12040 is 12.4), memory in bytes.
+
+    `shared_name` is the one by which processes meet on it: its UUID as nvidia-smi writes it, or else its place.
+    """
 
     ordinal: int
     bus_id: str
+    shared_name: str
     name: str
     architecture: str
     memory_total: int
@@ -135,9 +145,11 @@ class CudaDevice:
         properties = self._runtime.getDeviceProperties(self.ordinal)
         name = properties["name"]
         free, total = self._runtime.memGetInfo()
+        bus_id = str(self._runtime.deviceGetPCIBusId(self.ordinal))
         return DeviceDescription(
             ordinal=self.ordinal,
-            bus_id=str(self._runtime.deviceGetPCIBusId(self.ordinal)),
+            bus_id=bus_id,
+            shared_name=shared_name(properties.get("uuid", b""), bus_id),
             name=name.decode() if isinstance(name, bytes) else str(name),
             architecture=f"sm_{properties['major']}{properties['minor']}",
             memory_total=int(total),
@@ -163,8 +175,11 @@ class CudaDevice:
         return pool
 
     def new_stream(self) -> Any:
-        """A stream that does not wait for the default one."""
-        return self._cuda.Stream(non_blocking=True)
+        """A stream that does not wait for the default one, and whose kernels come after those of any other.
+
+        It is a hint that counts within one process, and among clients of one MPS server.
+        """
+        return self._cuda.Stream(non_blocking=True, priority=_LEAST_PRIORITY)
 
     def new_event(self) -> Any:
         """An event without a time stamp."""
@@ -173,6 +188,10 @@ class CudaDevice:
     def new_pinned(self, size: int) -> Any:
         """Pinned host memory; `ptr` is its address."""
         return self._cuda.alloc_pinned_memory(size)
+
+    def free_pinned(self) -> None:
+        """Give back what CuPy keeps of pinned host memory that nobody uses."""
+        self.cupy.get_default_pinned_memory_pool().free_all_blocks()
 
     def is_pinned(self, address: int) -> bool:
         """Whether host memory is pinned, so that it can be copied from without a detour."""
@@ -272,9 +291,27 @@ def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
+def shared_name(uuid: bytes, bus_id: str, driver: Path = _DRIVER) -> str:
+    """The name by which processes meet on a device.
+
+    Parameters
+    ----------
+    uuid : as CuPy gives it: a C string, so that one with a zero in it comes shortened.
+    driver : where the driver tells of its devices.
+    """
+    if len(uuid) >= _UUID_SIZE:
+        return f"GPU-{UUID(bytes=uuid[:_UUID_SIZE])}"
+    with suppress(OSError):
+        told = (driver / "gpus" / bus_id.lower() / "information").read_text(errors="replace")
+        found = _UUID.search(told)
+        if found is not None:
+            return f"GPU-{found[1].lower()}"
+    return "PCI-" + bus_id.lower().replace(":", "-")
+
+
 def has_driver() -> bool:
     """Whether an NVIDIA driver is loaded, without loading anything of CUDA."""
-    return _HOST_PATH.exists() or Path("/dev/dxg").exists()
+    return (_DRIVER / "version").exists() or Path("/dev/dxg").exists()
 
 
 def list_devices() -> list[DeviceDescription]:

@@ -1,7 +1,7 @@
 """The `Engine` contract on a CUDA device, with the CPU's engine behind it for whatever the device does not finish.
 
-Too little memory is answered by smaller batches, then by the CPU; a fault by the CPU for the rest of the run. Both
-give the same bytes, are counted, and are said (`notes`).
+Too little memory is answered by smaller batches, then by the CPU; a fault by the CPU for the rest of the run; a device
+that others need by the CPU for that call. All give the same bytes, are counted, and are said (`notes`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from ohdiff.chunking.device_memory import DeviceMemory
 from ohdiff.errors import DeviceError
 
 from . import host_memory
-from .batches import ChunkBatch, chunk_batches, file_batches, overlapping_ranges
+from .batches import ChunkBatch, ChunkBatches, FileBatches, overlapping_ranges
 from .device import CudaDevice, DeviceFaultError, OutOfDeviceMemoryError
-from .kernels import BATCH_SIZE_MAX, Kernels, tiles_of
-from .lanes import FILES_MAX, Lane, LanePool, LaneSize
+from .kernels import BATCH_SIZE_MAX, TILE, Kernels, tiles_of
+from .lanes import FILES_MAX, Lane
+from .pacing import UNPACED, DevicePace, DeviceRefusedError
+from .pools import FREE_SHARE, LanePools
 from .work import (
     FEATURES_SIZE,
     ID_SIZE,
@@ -30,6 +32,7 @@ from .work import (
     Constants,
     CutJob,
     Source,
+    Units,
     Workplace,
     launch_features,
     launch_hashes,
@@ -42,12 +45,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCH_BYTES: Final = 32 << 20
 FEATURES_BYTES_MIN: Final = 1 << 20
-# Data that lies on the device takes no buffer, and a batch of 32 MiB would be over before the next is launched.
-_RESIDENT_BATCH_BYTES: Final = 256 << 20
 _LANES: Final = 4
-_RESIDENT_LANES: Final = 2
-_FREE_SHARE: Final = 4
-_RESIDENT_SHARE: Final = 4
 _WINDOW: Final = 64
 _WORD: Final = 4
 _PAIR: Final = 8
@@ -79,12 +77,12 @@ class CudaCounts:
 
     Attributes
     ----------
-    shrunk : how often batches were made smaller for want of memory.
-    cpu_calls : calls that the CPU answered.
+    cpu_calls : calls that the CPU answered since the device failed.
+    moved_calls : calls that the CPU answered because others needed the device.
     """
 
-    shrunk: int = 0
     cpu_calls: int = 0
+    moved_calls: int = 0
 
 
 class CudaEngine:
@@ -94,6 +92,8 @@ class CudaEngine:
     ----------
     features_bytes_min : features of less data are the CPU's: 0, which is for checking and measuring the kernel, or
         `FEATURES_BYTES_MIN` in use, where most calls are about one chunk and would be nothing but waiting.
+    pace : asked before each unit; by default everything may start at once.
+    pools : the lanes, and the memory that they take.
 
     Raises
     ------
@@ -108,25 +108,20 @@ class CudaEngine:
         self.cpu = CpuEngine(rule, id_key)
         self.counts = CudaCounts()
         self.features_bytes_min = 0
+        self.pace: DevicePace = UNPACED
         options = options or CudaOptions()
         self.device = CudaDevice(options.ordinal)
         self.kernel = self.device.description.architecture
         self._lock = threading.Lock()
         self._fault: str | None = None
-        self._lanes_max = options.lanes
         try:
             with self.device.bound():
-                self.memory_max_bytes = options.memory_max_bytes or self.device.free_memory() // _FREE_SHARE
+                self.memory_max_bytes = options.memory_max_bytes or self.device.free_memory() // FREE_SHARE
                 self._memory = self.device.new_pool(self.memory_max_bytes)
                 self._kernels = Kernels(self.device)
                 self._constants_memory, self._constants = self._upload_constants(rule, id_key)
                 batch = max(rule.max_size, min(options.batch_bytes, BATCH_SIZE_MAX - rule.max_size))
-                resident = self.memory_max_bytes // _RESIDENT_SHARE
-                self._host = self._fitting(
-                    LaneSize(batch, rule.max_size, rule.min_size), self.memory_max_bytes - resident
-                )
-                size = LaneSize(max(_RESIDENT_BATCH_BYTES, 2 * batch), 0, rule.min_size, has_data=False)
-                self._resident = self._fitting(size, resident)
+                self.pools = LanePools(self.device, self._memory, rule, batch, options.lanes, self.memory_max_bytes)
         except DeviceFaultError as error:
             raise DeviceError(f"{self.device.description.name} cannot be used: {error}", item="cuda") from error
 
@@ -144,8 +139,10 @@ class CudaEngine:
     def notes(self) -> list[str]:
         """What was not as usual, in words."""
         notes = []
-        if self.counts.shrunk:
-            notes.append(f"batches made smaller {self.counts.shrunk} times for want of device memory")
+        if self.pools.shrunk:
+            notes.append(f"batches made smaller {self.pools.shrunk} times for want of device memory")
+        if self.counts.moved_calls:
+            notes.append(f"the CPU did {self.counts.moved_calls} calls while others needed the device")
         if self._fault is not None:
             notes.append(f"{self._fault}; the CPU did the rest ({self.counts.cpu_calls} calls), with the same result")
         return notes
@@ -154,6 +151,7 @@ class CudaEngine:
         """From now on the CPU answers every call."""
         with self._lock:
             self._fault = self._fault or why
+        self.pace.lose()
 
     def cut_segments(self, data: Buffer, segment_ends: Buffer | Sequence[int]) -> tuple[bytes, bytes]:
         """See `Engine.cut_segments`."""
@@ -201,31 +199,32 @@ class CudaEngine:
         DeviceError
             The memory is another device's, or the device failed: what lies there cannot be hashed elsewhere.
         """
-        if self._fault is not None:
-            raise DeviceError(f"what lies on the device cannot be hashed: {self._fault}", item="cuda")
-        try:
-            with self.device.bound():
-                self._check_place(memory)
-                return self._with_less_memory(lambda: self._hash_resident(memory, cuts))
-        except DeviceFaultError as error:
-            self.disable(f"{self.device.description.name}: {error}")
-            raise DeviceError(f"the device failed while it hashed: {error}", item="cuda") from error
+        return self._where_it_lies("hashed", memory, lambda: self._hash_resident(memory, cuts))
 
-    def cut_resident(self, memory: DeviceMemory) -> tuple[bytes, bytes]:
-        """Cuts and ids of a file that lies on the device; raises as `hash_resident`."""
+    def cut_resident(self, memory: DeviceMemory, is_last: bool = True) -> tuple[bytes, bytes]:
+        """Cuts and ids of a file that lies on the device, or of the next piece of one, as `Engine.cut_stream`.
+
+        Raises as `hash_resident`.
+        """
+        source = Source(memory.pointer, is_resident=True)
+
+        def cut() -> CutJob:
+            return self._run_cut(source, [memory.size], is_open=not is_last, wants_ids=True)
+
+        job = self._where_it_lies("cut", memory, cut)
+        return job.results.cuts.tobytes(), b"".join(job.results.ids)
+
+    def _where_it_lies(self, done: str, memory: DeviceMemory, work: Callable[[], _Result]) -> _Result:
+        """What can be done nowhere else: a fault of the device is the caller's."""
         if self._fault is not None:
-            raise DeviceError(f"what lies on the device cannot be cut: {self._fault}", item="cuda")
+            raise DeviceError(f"what lies on the device cannot be {done}: {self._fault}", item="cuda")
         try:
             with self.device.bound():
                 self._check_place(memory)
-                source = Source(memory.pointer, is_resident=True)
-                job = self._with_less_memory(
-                    lambda: self._run_cut(source, [memory.size], is_open=False, wants_ids=True)
-                )
+                return self._with_less_memory(work)
         except DeviceFaultError as error:
             self.disable(f"{self.device.description.name}: {error}")
-            raise DeviceError(f"the device failed while it cut: {error}", item="cuda") from error
-        return job.results.cuts.tobytes(), b"".join(job.results.ids)
+            raise DeviceError(f"the device failed while data was {done}: {error}", item="cuda") from error
 
     def _cut(
         self, data: Buffer, segment_ends: Buffer | Sequence[int] | None, *, is_open: bool, wants_ids: bool
@@ -250,13 +249,16 @@ class CudaEngine:
             return self._guarded(on_device, on_cpu)
 
     def _run_cut(self, source: Source, ends: Sequence[int], *, is_open: bool, wants_ids: bool) -> CutJob:
-        pool = self._resident if source.is_resident else self._host
+        self._await_leave(source)
+        pool = self.pools.now[1 if source.is_resident else 0]
         job = CutJob(self._place(source), len(ends), wants_ids=wants_ids)
         # A resident batch holds what is carried over, too, since that is not copied anywhere.
         size_max = pool.size.batch - (self.rule.max_size if source.is_resident else 0)
-        batches = file_batches(ends, size_max, FILES_MAX, is_open=is_open)
+        kind = ("files" if len(ends) > 1 else "file") + ("" if wants_ids else " without ids")
+        # What is carried over is copied in front of the batch that it comes from: it must be the shorter one.
+        units = self._units(kind, source, size_max, max(TILE, self.rule.max_size))
         with pool.borrowed(_lanes_for(ends[-1], pool.size.batch)) as lanes:
-            job.run(batches, lanes)
+            job.run(FileBatches(ends, FILES_MAX, is_open=is_open), lanes, units)
         return job
 
     def _per_chunk(
@@ -275,40 +277,53 @@ class CudaEngine:
                 return b""
 
             def on_device() -> bytes:
-                pool = self._host
                 source = Source(address, is_resident=False, is_pinned=self.device.is_pinned(address))
-                batches = list(chunk_batches(ends, pool.size.batch, pool.size.chunks_max))
-                fitting = [batch for batch in batches if 0 < batch.size <= pool.size.batch]
-                job = ChunkJob(self._place(source), result_size, launch, output)
-                if fitting:
-                    with pool.borrowed(_lanes_for(ends[-1], pool.size.batch)) as lanes:
-                        job.run(fitting, lanes)
+                job, batches = self._run_chunks(
+                    source, ends, ChunkJob(self._place(source), result_size, launch, output)
+                )
                 done = iter(job.results)
                 with memoryview(data) as view, view.cast("B") as octets:
                     parts = [
-                        next(done) if 0 < batch.size <= pool.size.batch else _alone(octets, batch, on_cpu)
-                        for batch in batches
+                        next(done) if batches.is_fitting(batch) else _alone(octets, batch, on_cpu)
+                        for batch in batches.made
                     ]
                 return b"".join(parts)
 
             return self._guarded(on_device, lambda: on_cpu(data, array("Q", ends)))
 
     def _hash_resident(self, memory: DeviceMemory, cuts: Sequence[int]) -> bytes:
-        pool = self._resident
-        job = ChunkJob(self._place(Source(memory.pointer, is_resident=True)), ID_SIZE, launch_hashes, "ids")
-        batches = list(chunk_batches(cuts, pool.size.batch, pool.size.chunks_max))
-        if any(not 0 < batch.size <= pool.size.batch for batch in batches):
+        source = Source(memory.pointer, is_resident=True)
+        job, batches = self._run_chunks(source, cuts, ChunkJob(self._place(source), ID_SIZE, launch_hashes, "ids"))
+        if not all(map(batches.is_fitting, batches.made)):
             raise DeviceError("a chunk on the device is empty, or larger than a batch", item="cuda")
-        with pool.borrowed(_lanes_for(cuts[-1], pool.size.batch)) as lanes:
-            job.run(batches, lanes)
         return b"".join(job.results)
+
+    def _run_chunks(self, source: Source, ends: Sequence[int], job: ChunkJob) -> tuple[ChunkJob, ChunkBatches]:
+        """The results of all batches that the device can take, and all batches."""
+        self._await_leave(source)
+        pool = self.pools.now[1 if source.is_resident else 0]
+        batches = ChunkBatches(ends, pool.size.batch, pool.size.chunks_max)
+        units = self._units(job.output, source, pool.size.batch, TILE)
+        with pool.borrowed(_lanes_for(ends[-1], pool.size.batch)) as lanes:
+            job.run(batches, lanes, units)
+        return job, batches
+
+    def _await_leave(self, source: Source) -> None:
+        """Wait for the device before lanes are taken, so that they can be given back while it is not to be had."""
+        if not self.pace.wait(is_movable=not source.is_resident):
+            raise DeviceRefusedError
+
+    def _units(self, what: str, source: Source, size_max: int, size_min: int) -> Units:
+        where = "device" if source.is_resident else "pinned" if source.is_pinned else "host"
+        return Units(self.pace, f"{where}: {what}", size_max, size_min, is_movable=not source.is_resident)
 
     def _find_candidates(self, address: int, size: int) -> tuple[bytes, bytes]:
         positions, hashes = array("Q"), array("I")
         source = Source(address, is_resident=False, is_pinned=self.device.is_pinned(address))
         place = self._place(source)
-        with self._host.borrowed(1) as (lane,):
-            for start, end in overlapping_ranges(size, self._host.size.batch, _WINDOW - 1):
+        pool = self.pools.now[0]
+        with pool.borrowed(1) as (lane,):
+            for start, end in overlapping_ranges(size, pool.size.batch, _WINDOW - 1):
                 pairs = array("I", self._list_candidates(place, lane, start, end - start))
                 positions.extend([start + position for position in pairs[::2]])
                 hashes.extend(pairs[1::2])
@@ -344,6 +359,10 @@ class CudaEngine:
                 return self._with_less_memory(on_device)
             except DeviceFaultError as error:
                 self.disable(f"{self.device.description.name} failed: {error}")
+            except DeviceRefusedError:
+                with self._lock:
+                    self.counts.moved_calls += 1
+                return on_cpu()
         with self._lock:
             self.counts.cpu_calls += 1
         return on_cpu()
@@ -351,40 +370,13 @@ class CudaEngine:
     def _with_less_memory(self, on_device: Callable[[], _Result]) -> _Result:
         """Again with smaller batches, as often as there is too little memory; then it is a fault like any other."""
         while True:
-            pools = (self._host, self._resident)
+            pools = self.pools.now
             try:
                 with self.device.bound():
                     return on_device()
             except OutOfDeviceMemoryError as error:
-                if not self._shrink(pools):
+                if not self.pools.shrink(pools):
                     raise DeviceFaultError(f"out of memory ({error})") from error
-
-    def _shrink(self, pools: tuple[LanePool, LanePool]) -> bool:
-        """Halve both kinds of batches, unless another thread has; whether there is something left to halve."""
-        with self._lock:
-            if pools != (self._host, self._resident):
-                return True
-            host, resident = self._host.size, self._resident.size
-            if host.batch // 2 < self.rule.max_size:
-                return False
-            self.counts.shrunk += 1
-            share = self.memory_max_bytes // _RESIDENT_SHARE
-            smaller = LaneSize(host.batch // 2, host.carry, host.min_size)
-            for pool in pools:
-                pool.close()
-            self._memory.free_all_blocks()
-            self._host = LanePool(self.device, self._memory, smaller, self.memory_max_bytes - share, self._lanes_max)
-            smaller = LaneSize(max(resident.batch // 2, host.batch), 0, resident.min_size, has_data=False)
-            self._resident = LanePool(self.device, self._memory, smaller, share, _RESIDENT_LANES)
-            return True
-
-    def _fitting(self, size: LaneSize, memory_max: int) -> LanePool:
-        """A pool with batches so small that one lane at least is within the ceiling."""
-        least = self.rule.max_size if size.has_data else 2 * self.rule.max_size
-        while size.device_bytes > memory_max and size.batch // 2 >= least:
-            size = LaneSize(size.batch // 2, size.carry, size.min_size, size.has_data)
-        lanes = self._lanes_max if size.has_data else _RESIDENT_LANES
-        return LanePool(self.device, self._memory, size, memory_max, lanes)
 
     def _place(self, source: Source) -> Workplace:
         return Workplace(self.device, self._kernels, self._constants, self.rule, source)
@@ -405,6 +397,12 @@ class CudaEngine:
             self.device.copy_in(int(memory.ptr), address, size, stream)
             stream.synchronize()
         return memory, Constants(int(memory.ptr), int(memory.ptr) + len(terms))
+
+    def new_memory(self, size: int) -> DeviceMemory:
+        """Memory below the engine's ceiling, freed when nobody holds it; OutOfDeviceMemoryError if there is none."""
+        with self.device.bound():
+            memory = self._memory.malloc(size)
+        return DeviceMemory(int(memory.ptr), size, self.device.ordinal, memory)
 
 
 def checked_ends(ends: Buffer | Sequence[int], size: int) -> list[int]:

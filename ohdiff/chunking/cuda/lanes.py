@@ -171,7 +171,10 @@ class LanePool:
             raise
         finally:
             with self._condition:
-                if not self._is_closed:
+                if self._is_closed:
+                    # Who waits here makes another one in its place.
+                    self._made -= len(lanes)
+                else:
                     self._free += lanes
                 self._condition.notify_all()
 
@@ -179,8 +182,8 @@ class LanePool:
         """Let lanes go that are not lent, and the others as they come back; who still borrows gets new ones."""
         with self._condition:
             self._is_closed = True
+            self._made -= len(self._free)
             self._free.clear()
-            self._made = 0
             self._condition.notify_all()
 
     def _take(self) -> Lane:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-PROFILE_VERSION: Final = 1
+PROFILE_VERSION: Final = 2
 # A device that is hardly faster is left alone: it takes memory and time from others, and this is what measuring errs.
 _WORTH: Final = 1.2
+# Level 1 makes a source tree 1.13 times as large as level 3, at 1.5 times the speed: what a device gains has to cost
+# less than that.
+_SIZE_BOUND: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,9 @@ class DeviceProfile:
     resident_rate : data that lies on the device to cuts and ids.
     cpu_rate : the CPU's engine on one thread.
     cpu_rate_all : on all processors at once.
+    compress_rate : blocks from ordinary host memory to zstd frames there, by the device; 0 where it cannot.
+    cpu_compress_rate : the same by all processors, at the default level.
+    compress_size : how large the device's frames are beside the CPU's, which count as 1.
     """
 
     device: str
@@ -36,6 +42,9 @@ class DeviceProfile:
     resident_rate: float
     cpu_rate: float
     cpu_rate_all: float
+    compress_rate: float = 0.0
+    cpu_compress_rate: float = 0.0
+    compress_size: float = 0.0
     version: int = PROFILE_VERSION
 
     def as_fields(self) -> dict[str, Any]:
@@ -76,6 +85,21 @@ def judge(profile: DeviceProfile | None, *, threads: int) -> Judgement:
     device_rate = min(profile.pageable_rate, profile.copy_rate)
     compared = f"{_gigabytes(device_rate)} on {profile.device}, {_gigabytes(cpu_rate)} on {threads} CPU threads"
     if device_rate > _WORTH * cpu_rate:
+        return Judgement(True, f"measured faster: {compared}")
+    return Judgement(False, f"measured no faster on the device: {compared}")
+
+
+def judge_compression(profile: DeviceProfile | None) -> Judgement:
+    """Whether a device compresses blocks clearly faster than all processors do, and hardly larger."""
+    if profile is None or not profile.compress_rate:
+        return Judgement(False, "no device that compresses was measured on this machine (ohdiff calibrate does)")
+    compared = (
+        f"{_gigabytes(profile.compress_rate)} on {profile.device}, {_gigabytes(profile.cpu_compress_rate)} on "
+        f"{profile.processors} CPU threads, {profile.compress_size:.2f} times their size"
+    )
+    if profile.compress_size > _SIZE_BOUND:
+        return Judgement(False, f"measured too large on the device: {compared}")
+    if profile.compress_rate > _WORTH * profile.cpu_compress_rate:
         return Judgement(True, f"measured faster: {compared}")
     return Judgement(False, f"measured no faster on the device: {compared}")
 

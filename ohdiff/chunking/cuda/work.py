@@ -7,17 +7,18 @@ carried over on the device, in front of the next batch.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from ohdiff.chunking.rule import ChunkingRule
 
 from . import host_memory
 from .batches import ChunkBatch, FileBatch
 from .device import CudaDevice
-from .kernels import SLOTS, Kernels, tiles_of
+from .kernels import SLOTS, TILE, Kernels, tiles_of
 from .lanes import Lane
+from .pacing import DevicePace, DeviceRefusedError, DeviceTurn
 
 _WORD: Final = 4
 ID_SIZE: Final = 32
@@ -26,6 +27,18 @@ FEATURES_SIZE: Final = 48
 _STAGING_PIECE_BYTES: Final = 4 << 20
 
 _Batch = TypeVar("_Batch", FileBatch, ChunkBatch)
+_Made = TypeVar("_Made", FileBatch, ChunkBatch, covariant=True)
+
+
+class Batches(Protocol[_Made]):
+    """The batches of one call, made as they are asked for."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def next(self, size_max: int) -> _Made | None:
+        """The next one, of about so many bytes at most; None when there is none left."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +93,53 @@ class Workplace:
             self.device.copy_in(target, lane.tables, size, lane.stream)
 
 
+@dataclass(frozen=True, slots=True)
+class Units:
+    """How the batches of one call become units.
+
+    Parameters
+    ----------
+    pace : lets them start.
+    kind : see `DevicePace.turn`.
+    size_max : new bytes of a batch that there is room for.
+    size_min : fewer are not worth a unit, or are not possible, whatever is allowed.
+    is_movable : the CPU can do the call.
+    """
+
+    pace: DevicePace
+    kind: str
+    size_max: int
+    size_min: int
+    is_movable: bool
+
+    def turn(self, *, may_wait: bool) -> DeviceTurn | None:
+        """Leave for the next one; None if it has to be waited for, and may not be."""
+        turn = self.pace.turn(self.kind, self.size_max, may_wait=may_wait, is_movable=self.is_movable)
+        if turn is None and may_wait:
+            raise DeviceRefusedError
+        return turn
+
+    def size(self, turn: DeviceTurn) -> int:
+        """Bytes of a batch: whole tiles, since a kernel's block has one, whether it is full or not."""
+        whole = turn.size_bytes // TILE * TILE
+        return self.size_max if turn.size_bytes >= self.size_max else min(self.size_max, max(self.size_min, whole))
+
+
+@dataclass(frozen=True, slots=True)
+class _Running(Generic[_Batch]):
+    """A batch on its way."""
+
+    batch: _Batch
+    lane: Lane
+    turn: DeviceTurn
+
+
 class Job(Generic[_Batch]):
     """What is done with each batch of one call."""
 
     def __init__(self, place: Workplace) -> None:
         self.place = place
+        self._last_lane: Lane | None = None
 
     def upload(self, batch: _Batch, lane: Lane) -> None:
         """Begin to bring the batch to the device."""
@@ -101,24 +156,55 @@ class Job(Generic[_Batch]):
         """Wait for them, and take the results."""
         raise NotImplementedError
 
-    def run(self, batches: Iterable[_Batch], lanes: Sequence[Lane]) -> None:
-        """Every batch, in order."""
-        running: tuple[_Batch, Lane] | None = None
-        for number, batch in enumerate(batches):
-            lane = lanes[number % len(lanes)]
-            is_same_lane = running is not None and running[1] is lane
-            if not is_same_lane:
-                self.upload(batch, lane)
+    def run(self, batches: Batches[_Batch], lanes: Sequence[Lane], units: Units) -> None:
+        """Every batch, in order, each as one unit; the next one is begun before the last is finished if that may be.
+
+        Raises
+        ------
+        DeviceRefusedError
+            The device is not to be had, and the CPU can do the call; what was done so far is dropped.
+        """
+        running: _Running[_Batch] | None = None
+        turn: DeviceTurn | None = None
+        number = 0
+        try:
+            while not batches.is_done:
+                turn = units.turn(may_wait=running is None)
+                if turn is None:
+                    assert running is not None, "who may wait gets a turn, or an error"
+                    self._finish(running)
+                    running = None
+                elif (batch := batches.next(units.size(turn))) is None:
+                    turn.end()
+                else:
+                    running = self._begin(batch, lanes[number % len(lanes)], turn, running)
+                    number += 1
+                turn = None
             if running is not None:
-                self.finish(*running)
-            self.carry_over(batch, lane)
-            if is_same_lane:
-                # Not before what is carried over has been taken out of the same buffer.
-                self.upload(batch, lane)
-            self.start(batch, lane)
-            running = (batch, lane)
-        if running is not None:
-            self.finish(*running)
+                self._finish(running)
+        except BaseException:
+            for each in (None if running is None else running.turn, turn):
+                if each is not None:
+                    each.end(is_ok=False)
+            raise
+
+    def _begin(self, batch: _Batch, lane: Lane, turn: DeviceTurn, before: _Running[_Batch] | None) -> _Running[_Batch]:
+        is_same_lane, self._last_lane = lane is self._last_lane, lane
+        if not is_same_lane:
+            self.upload(batch, lane)
+        if before is not None:
+            self._finish(before)
+        self.carry_over(batch, lane)
+        if is_same_lane:
+            # Not before what is carried over has been taken out of the same buffer.
+            self.upload(batch, lane)
+        turn.submit(batch.size)
+        self.start(batch, lane)
+        return _Running(batch, lane, turn)
+
+    def _finish(self, running: _Running[_Batch]) -> None:
+        self.finish(running.batch, running.lane)
+        running.turn.end()
 
 
 @dataclass(slots=True)
@@ -238,6 +324,10 @@ class ChunkJob(Job[ChunkBatch]):
     result_size : bytes of result a chunk.
     launch : (place, lane, data address, batch) launches what fills `output`.
     output : the scratch buffer of the result.
+
+    Attributes
+    ----------
+    results : of each batch, in order.
     """
 
     def __init__(
@@ -250,7 +340,7 @@ class ChunkJob(Job[ChunkBatch]):
         super().__init__(place)
         self._result_size = result_size
         self._launch = launch
-        self._output = output
+        self.output = output
         self.results: list[bytes] = []
 
     def start(self, batch: ChunkBatch, lane: Lane) -> None:
@@ -262,7 +352,7 @@ class ChunkJob(Job[ChunkBatch]):
         address = place.source.address + batch.start if place.source.is_resident else lane.data
         self._launch(place, lane, address, batch)
         size = self._result_size * len(batch.ends)
-        place.device.copy_out(lane.results, at[self._output], size, lane.stream)
+        place.device.copy_out(lane.results, at[self.output], size, lane.stream)
 
     def finish(self, batch: ChunkBatch, lane: Lane) -> None:
         """Take the results."""

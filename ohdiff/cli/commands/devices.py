@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 
 import click
 
 from ohdiff.chunking.cpu import available_kernels
 from ohdiff.chunking.cuda.device import DeviceDescription, has_driver, list_devices, version_text
+from ohdiff.chunking.cuda.extras import Extra, find_extras
 from ohdiff.chunking.cuda.monitor import DeviceUse, use_of
 from ohdiff.errors import DeviceError
 
-from ..engines import engine_without_repository
+from ..device_sharing import find_mps
+from ..engines import engine_without_repository, tame_cufile
 from ..environment import processor_count
 from ..shared import Output, engine_options, shared
 from ..text import format_size
@@ -39,8 +42,10 @@ def devices(output: Output, engine_name: str, kernel: str) -> None:
     except DeviceError as error:
         _say_none(output, error)
     else:
+        tame_cufile()
+        extras = find_extras()
         for described in found:
-            _say_device(output, described, use_of(described.bus_id))
+            _say_device(output, described, use_of(described.bus_id), extras)
     output.line(choice.reason)
 
 
@@ -61,8 +66,9 @@ def _say_none(output: Output, error: DeviceError) -> None:
     )
 
 
-def _say_device(output: Output, described: DeviceDescription, use: DeviceUse | None) -> None:
+def _say_device(output: Output, described: DeviceDescription, use: DeviceUse | None, extras: Sequence[Extra]) -> None:
     users = () if use is None else use.users
+    mps = find_mps()
     output.record(
         "device",
         name="cuda",
@@ -72,11 +78,14 @@ def _say_device(output: Output, described: DeviceDescription, use: DeviceUse | N
         ordinal=described.ordinal,
         model=described.name,
         bus_id=described.bus_id,
+        shared_name=described.shared_name,
+        mps_daemon=None if mps is None else mps.process_id,
         architecture=described.architecture,
         memory_total=described.memory_total,
         memory_free=described.memory_free,
         driver_version=version_text(described.driver_version),
         runtime_version=version_text(described.runtime_version),
+        extras={extra.name.lower(): {"is_usable": extra.is_usable, "state": extra.state} for extra in extras},
         busy_percent=None if use is None else use.busy_percent,
         users=None
         if use is None
@@ -88,6 +97,12 @@ def _say_device(output: Output, described: DeviceDescription, use: DeviceUse | N
         f"the driver is for CUDA {version_text(described.driver_version)}, "
         f"CuPy for {version_text(described.runtime_version)}"
     )
+    for extra, purpose in zip(extras, ("compresses blocks", "reads files past the CPU"), strict=True):
+        state = f"{extra.state}, {purpose}" if extra.is_usable else f"not used: {extra.state}"
+        output.line(f"      {extra.name} {state}")
+    output.line(f"      {described.shared_name}: the name for device_hint")
+    if mps is not None:
+        output.line(f"      shared by an MPS daemon, process {mps.process_id}: snapshots are clients that come second")
     if use is None:
         output.line("      who uses it is not known: pip install nvidia-ml-py")
         return

@@ -14,6 +14,7 @@ from typing import cast
 import click
 
 from ohdiff import clock
+from ohdiff.chunking.compressor import COMPRESSING_THREADS, CompressorChoice
 from ohdiff.chunking.engine import EngineChoice
 from ohdiff.errors import (
     EXIT_DONE,
@@ -34,13 +35,15 @@ from ohdiff.operations.snapshot_stream import ByteStream, check_name, make_strea
 from ohdiff.operations.source_paths import resolve_path
 from ohdiff.operations.source_rules import DirectoryRules, KeepAll
 from ohdiff.repository.snapshots import StoredSnapshot, find_snapshot, read_snapshots
+from ohdiff.scheduling.core import JobClass
 from ohdiff.scheduling.pace import Pace
 from ohdiff.scheduling.window import Work
 
 from .. import environment
 from ..access import Access, opened, own_folders
-from ..compression import compression_option
-from ..manners import Manners, governed, manners_options
+from ..compression import compression_options
+from ..engines import choose_compressor, direct_reader
+from ..manners import Manners, governed, lowered, manners_options, share_device
 from ..progress import Reporter, reporting
 from ..selection import split_tags, tell_damaged
 from ..shared import Output, engine_options, shared
@@ -71,6 +74,7 @@ class Request:
     time: str | None
     memory: str | None
     compression: tuple[int | None]
+    compress_on: str
     engine_name: str
     kernel: str
     priority: str
@@ -113,7 +117,7 @@ class Request:
 @click.option("--skip-if-unchanged", is_flag=True, help="Make no snapshot if nothing has changed.")
 @click.option("--time", metavar="TIME", help="Time to be noted, instead of now.")
 @click.option("--memory", metavar="SIZE", help="Most memory to use.")
-@compression_option
+@compression_options
 @engine_options
 @manners_options
 @shared(dry_run=True)
@@ -129,9 +133,11 @@ def snapshot(output: Output, **options: object) -> int:
     ohdiff snapshot --stdin-filename db.sql --command -- pg_dump db
     """
     request = Request(**options)  # type: ignore[arg-type]
+    share_device(request.manners)
     if request.is_command or request.stdin_filename is not None:
         return _snapshot_stream(output, request)
-    return _snapshot_paths(output, request)
+    with lowered(request.manners):
+        return _snapshot_paths(output, request)
 
 
 def _snapshot_paths(output: Output, request: Request) -> int:
@@ -139,12 +145,15 @@ def _snapshot_paths(output: Output, request: Request) -> int:
         raise UsageError("no path was given", hint="name what to snapshot: ohdiff snapshot PATH...")
     paths, missing = _existing(request.paths)
     with opened(output, makes_default=not output.settings.is_dry_run) as access:
-        engine = access.engine(request.engine_name, request.kernel)
+        compressing = _compressor(request)
+        engine = access.engine(request.engine_name, request.kernel, compressing.memory_left)
         listed = read_snapshots(access.repository)
-        options = _options(output, request, access, paths, listed.stored)
+        options = _options(output, request, access, paths, listed.stored, compressing)
         with ExitStack() as stack:
             reporter = stack.enter_context(reporting(output, "snapshot"))
-            options = replace(options, pace=stack.enter_context(_governed(request, options, reporter)))
+            options = replace(options, pace=stack.enter_context(_governed(request, options, engine, reporter)))
+            compressing.follow(engine.engine)
+            options = replace(options, direct=direct_reader(engine.engine))
             for error in missing:
                 reporter.error(error)
             if reporter.is_showing or request.deadline is not None:
@@ -152,7 +161,7 @@ def _snapshot_paths(output: Output, request: Request) -> int:
             with _saying_what_is_kept(output, access, reporter):
                 result = make_snapshot(access.repository, access.index, engine.engine, paths, options, reporter)
         _say_left_out(output, access, options, paths)
-    _summarize(output, result, engine, options)
+    _summarize(output, result, engine, compressing, options)
     return tell_damaged(output, listed, "snapshot") or _exit_code([*result.errors, *missing])
 
 
@@ -184,13 +193,21 @@ def _existing(paths: Sequence[str]) -> tuple[list[bytes], list[SourceError]]:
 
 
 def _options(
-    output: Output, request: Request, access: Access, paths: Sequence[bytes], known: Sequence[StoredSnapshot]
+    output: Output,
+    request: Request,
+    access: Access,
+    paths: Sequence[bytes],
+    known: Sequence[StoredSnapshot],
+    compressing: CompressorChoice,
 ) -> SnapshotOptions:
     excludes = _exclude_options(request, access, paths)
     rules = ExcludeRules(excludes) if excludes else KeepAll()
     host = request.host or environment.host_name()
     memory = None if request.memory is None else parse_size(request.memory)
-    plan = plan_memory(memory, environment.processor_count(), request.read_concurrency)
+    processors = environment.processor_count()
+    # Threads that wait for a device need no processor, but a batch needs blocks.
+    workers = processors if compressing.compressor is None else max(processors, COMPRESSING_THREADS)
+    plan = plan_memory(memory, workers, request.read_concurrency)
     return SnapshotOptions(
         time_ns=clock.now_ns() if request.time is None else parse_time(request.time),
         host=host,
@@ -205,19 +222,28 @@ def _options(
         readers=plan.readers,
         encoders=plan.encoders,
         queue_depth=plan.queue_depth,
+        compressor=compressing.compressor,
         rules=CompleteRules(rules) if request.only_complete else rules,
         excludes=(*_excludes_in_words(excludes), *(["--only-complete"] if request.only_complete else [])),
     )
 
 
-def _governed(request: Request, options: SnapshotOptions, reporter: Reporter) -> AbstractContextManager[Pace]:
+def _compressor(request: Request) -> CompressorChoice:
+    is_scavenging = request.manners.job_class is JobClass.SCAVENGE
+    return choose_compressor(request.compress_on, request.compression[0], is_scavenging=is_scavenging)
+
+
+def _governed(
+    request: Request, options: SnapshotOptions, engine: EngineChoice, reporter: Reporter
+) -> AbstractContextManager[Pace]:
     def work() -> Work:
         """What there is to do by the estimate, which grows while it counts; of a stream nothing is known."""
         estimate = reporter.estimate
         return Work() if estimate is None else estimate.work(reporter.last.files_done)
 
     # One thread more walks.
-    return governed(request.manners, options.readers + options.encoders + 1, reporter.note, work)
+    threads = options.readers + options.encoders + 1
+    return governed(request.manners, threads, reporter.note, work, engine.engine)
 
 
 def _estimate(paths: Sequence[bytes], options: SnapshotOptions) -> SourceEstimate:
@@ -326,13 +352,18 @@ def _snapshot_stream(output: Output, request: Request) -> int:
             "standard input and paths cannot be in one snapshot", hint="leave out PATH, or add --command --"
         )
     with opened(output, makes_default=not output.settings.is_dry_run) as access:
-        engine = access.engine(request.engine_name, request.kernel)
+        compressing = _compressor(request)
+        engine = access.engine(request.engine_name, request.kernel, compressing.memory_left)
         listed = read_snapshots(access.repository)
-        options = _options(output, replace(request, excludes=()), access, [b"/" + name], listed.stored)
+        request = replace(request, excludes=())
+        options = _options(output, request, access, [b"/" + name], listed.stored, compressing)
         with ExitStack() as stack:
             reporter = stack.enter_context(reporting(output, "snapshot"))
+            # Before we are lowered: a command's priority is its own affair.
             source = stack.enter_context(_source(request))
-            options = replace(options, pace=stack.enter_context(_governed(request, options, reporter)))
+            stack.enter_context(lowered(request.manners))
+            options = replace(options, pace=stack.enter_context(_governed(request, options, engine, reporter)))
+            compressing.follow(engine.engine)
             result = make_stream_snapshot(
                 access.repository,
                 access.index,
@@ -343,7 +374,7 @@ def _snapshot_stream(output: Output, request: Request) -> int:
                 reporter,
                 confirm=source.confirm,
             )
-    _summarize(output, result, engine, options)
+    _summarize(output, result, engine, compressing, options)
     return tell_damaged(output, listed, "snapshot") or _exit_code(result.errors)
 
 
@@ -382,7 +413,13 @@ def _source(request: Request) -> Iterator[_Stream]:
         process.wait()
 
 
-def _summarize(output: Output, result: SnapshotResult, engine: EngineChoice, options: SnapshotOptions) -> None:
+def _summarize(
+    output: Output,
+    result: SnapshotResult,
+    engine: EngineChoice,
+    compressing: CompressorChoice,
+    options: SnapshotOptions,
+) -> None:
     counts = result.snapshot.statistics
     seconds = counts.duration_ns / 1e9
     text = [
@@ -391,6 +428,8 @@ def _summarize(output: Output, result: SnapshotResult, engine: EngineChoice, opt
         f"added:     {format_size(counts.added_size)}"
         + ("" if options.is_dry_run else f", stored in {format_size(counts.added_stored_size)}"),
         engine.reason,
+        *([] if compressing.compressor is None else [compressing.reason]),
+        *([] if options.direct is None else [options.direct.reason]),
         _outcome(result, options),
     ]
     output.summary(
@@ -411,6 +450,8 @@ def _summarize(output: Output, result: SnapshotResult, engine: EngineChoice, opt
         total_duration=seconds,
         engine=f"{engine.engine.name}/{engine.engine.kernel}",
         engine_reason=engine.reason,
+        compression_reason=compressing.reason,
+        direct_reason=None if options.direct is None else options.direct.reason,
         dry_run=options.is_dry_run,
     )
 

@@ -39,7 +39,8 @@ _FLOCK = struct.Struct("hhqqi4x")
 class DeviceHint:
     """One job's slot in the page of one device; made once, used for every step, from any thread.
 
-    device: "machine" for all of it, "cpu", or the UUID of an accelerator.
+    device: "machine" for all of it, "cpu", or the UUID of an accelerator: as nvidia-smi -L writes it, or as torch does,
+        str(torch.cuda.get_device_properties(0).uuid).
     step_seconds_max: a step that is still not over by then is taken for a process that was stopped.
     folder: where the page is; the user's runtime folder unless it is given.
     """
@@ -148,7 +149,7 @@ def _open_page(folder: str, device: str) -> int:
     try:
         _check(os.fstat(folder_fd), folder)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(device + ".page", flags, 0o600, dir_fd=folder_fd)
+        fd = os.open(_page_name(device), flags, 0o600, dir_fd=folder_fd)
     finally:
         os.close(folder_fd)
     try:
@@ -161,6 +162,13 @@ def _open_page(folder: str, device: str) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _page_name(device: str) -> str:
+    """A UUID is meant as nvidia-smi writes it, with GPU- in front and small letters."""
+    uuid = device.lower()[4 if device[:4].upper() == "GPU-" else 0 :]
+    is_uuid = len(uuid) == 36 and uuid.count("-") == 4 and not set(uuid) - set(string.hexdigits + "-")
+    return (f"GPU-{uuid}" if is_uuid else device) + ".page"
 
 
 def _check(status: os.stat_result, name: str) -> None:

@@ -146,6 +146,16 @@ static inline uint64_t ohdiff_hint_mark(struct ohdiff_hint *hint, int change, ui
   return now;
 }
 
+/* The file of a page. A UUID is meant as nvidia-smi writes it, with GPU- in front and small letters. */
+static inline void ohdiff_page_name(char *name, size_t size, const char *device) {
+  const char *uuid = device + (strncmp(device, "GPU-", 4) == 0 ? 4 : 0);
+  int is_uuid = strlen(uuid) == 36 && strspn(uuid, "0123456789abcdefABCDEF-") == 36;
+  size_t i;
+  snprintf(name, size, "%s%s.page", is_uuid ? "GPU-" : "", is_uuid ? uuid : device);
+  for (i = 4; is_uuid && i < 40; i++)
+    if (name[i] >= 'A' && name[i] <= 'F') name[i] = (char)(name[i] - 'A' + 'a');
+}
+
 static inline void ohdiff_hint_close(struct ohdiff_hint *hint) {
   char nothing[OHDIFF_SLOT_SIZE];
   if (hint->fd < 0) return;
@@ -168,7 +178,7 @@ static inline int ohdiff_hint_open(struct ohdiff_hint *hint, const char *device,
   hint->patience_ns = (uint64_t)(step_seconds_max * 1e9);
   if (!*device || strlen(device) > 64 || strchr(device, '/') || strchr(".-_", *device)) return EINVAL;
   ohdiff_hint_folder(folder, sizeof folder);
-  snprintf(name, sizeof name, "%s.page", device);
+  ohdiff_page_name(name, sizeof name, device);
   if (mkdir(folder, 0700) != 0 && errno != EEXIST) return errno;
   folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder_fd < 0) return errno;

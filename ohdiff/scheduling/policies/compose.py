@@ -96,7 +96,7 @@ class StagedPolicy:
 
     def decide(self, now_ns: int, view: View) -> Decision:
         """What shall hold from now on: everything that no stage refused."""
-        usable = (device for device in view.devices if device.is_usable and view.jobs)
+        usable = [device for device in view.devices if device.is_usable] if view.jobs else []
         draft = Draft(view, {device.device: self._permit_of(device) for device in usable})
         for stage in self._stages:
             stage.apply(now_ns, view, draft)

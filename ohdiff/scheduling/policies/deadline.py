@@ -3,6 +3,10 @@
 XSched's laxity policy (OSDI'25) has two priorities and no test of feasibility. Changed: three zones; the rate is a low
 estimate, mean less 1.645 standard errors over the time that is left (Jolteon, NSDI'24, plans with distributions too);
 the share by right is capped by what the owner allows; and a window that will be missed is said so in advance.
+
+Two rates are told apart. What idle time has given is planned with here, as more than the share by right is not to be
+had of a device. What a CPU does for us alone is planned with in window.py, as at last call we may take it: a job that
+waits for others has been given nothing, and would have to begin at once. Slack and zones mean the same for both.
 """
 
 from __future__ import annotations
@@ -59,6 +63,20 @@ class _Rate:
     variance: int = 0
 
 
+def zone_of(slack_ns: int, window_ns: int, limits: LaxityLimits) -> Zone:
+    """How far a job may go whose window has so much slack.
+
+    Parameters
+    ----------
+    slack_ns : time until the deadline, less what the job still needs at the rate that is planned with.
+    window_ns : from its arrival to its deadline.
+    """
+    slack_milli = slack_ns * 1000 // max(1, window_ns)
+    if slack_milli >= limits.scavenge_milli_min:
+        return Zone.SCAVENGE
+    return Zone.CAPPED if slack_milli >= limits.capped_milli_min else Zone.FULL
+
+
 class Laxity:
     """Widens what arbiters refused, by the slack of the most urgent job; interactive jobs have none to lose."""
 
@@ -81,14 +99,12 @@ class Laxity:
         rate = _measured(now_ns, job, draft)
         left_ns = deadline_ns - now_ns
         slack_ns = left_ns - finish_ns(job.bytes_left, _low_rate(rate, view, left_ns))
-        window_ns = max(1, deadline_ns - job.arrived_ns)
+        zone = zone_of(slack_ns, deadline_ns - job.arrived_ns, self._limits)
         draft.wake(now_ns + LOOK_EVERY_NS)
         self._warn(view, job, rate, left_ns, draft)
-        if slack_ns * 1000 > window_ns * self._limits.scavenge_milli_min:
-            return Zone.SCAVENGE
-        draft.urgent.add(job.job)
-        is_capped = slack_ns * 1000 > window_ns * self._limits.capped_milli_min
-        return Zone.CAPPED if is_capped else Zone.FULL
+        if zone is not Zone.SCAVENGE:
+            draft.urgent.add(job.job)
+        return zone
 
     def _warn(self, view: View, job: Job, rate: _Rate, left_ns: int, draft: Draft) -> None:
         """Say so when even a high estimate of what was achieved, with the share by right on top, does not make it."""

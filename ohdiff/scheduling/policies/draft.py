@@ -121,10 +121,9 @@ class Draft:
 
     def decision(self) -> Decision:
         """The decision as it stands."""
-        grants = (_grant(device, self.chosen[device], self.permits[device]) for device in sorted(self.permits))
         return Decision(
-            tuple(grants),
-            tuple(self._watches[device] for device in sorted(self._watches)),
+            tuple([_grant(device, self.chosen[device], self.permits[device]) for device in sorted(self.permits)]),
+            tuple([self._watches[device] for device in sorted(self._watches)]),
             tuple(self.trims),
             tuple(self.late),
             self.wake_ns,

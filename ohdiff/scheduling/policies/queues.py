@@ -8,6 +8,7 @@ aside (credits, as in dLoRA, OSDI'24) is lifted for one quantum and then goes ba
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,7 +69,9 @@ class FeedbackQueues:
     def apply(self, now_ns: int, view: View, draft: Draft) -> None:
         """Move jobs between levels, and choose one for every permitted device."""
         places = {job.job: self._moved(now_ns, job, draft) for job in view.jobs}
-        order = sorted(view.jobs, key=lambda job: self._key(job, places[job.job], draft))
+        order: Sequence[Job] = view.jobs
+        if len(order) > 1:
+            order = sorted(order, key=lambda job: self._key(job, places[job.job], draft))
         _choose(order, draft)
         running = set(draft.chosen.values())
         is_contended = len(view.jobs) > len(running)
@@ -95,22 +98,22 @@ class FeedbackQueues:
             return _Place(self.first_level(job), 0, job.served_ns, now_ns, now_ns, 0, 0)
         place = _Place(*values)
         if place.is_running:
-            return self._demoted(now_ns, job, place._replace(ran_ns=now_ns))
+            return self._demoted(now_ns, job, place)
         if now_ns - place.ran_ns >= self._limits.starved_ns:
             return _lifted(place._replace(ran_ns=now_ns), job)
         return place
 
     def _demoted(self, now_ns: int, job: Job, place: _Place) -> _Place:
         """Where a job is that ran since the last call: further down for each quantum that it used up."""
-        level, lifted, before_ns = place.level, place.lifted, place.served_before_ns
+        level, lifted, before_ns, queued_ns, _, aside, is_running = place
         while job.job_class is not JobClass.INTERACTIVE and job.served_ns - before_ns >= self._quantum_of(
             level, lifted
         ):
             before_ns += self._quantum_of(level, lifted)
             level, lifted = (level, 0) if lifted else (min(level + 1, self._limits.levels - 1), 0)
-        if before_ns == place.served_before_ns:
-            return place
-        return place._replace(level=level, lifted=lifted, served_before_ns=before_ns, queued_ns=now_ns)
+        if before_ns != place.served_before_ns:
+            queued_ns = now_ns
+        return _Place(level, lifted, before_ns, queued_ns, now_ns, aside, is_running)
 
     def _quantum_of(self, level: int, lifted: int) -> int:
         return self.quantum_ns(0 if lifted else level)
@@ -147,7 +150,7 @@ def _rank(job: Job, draft: Draft) -> int:
     return 1 if job.job in draft.urgent else 2
 
 
-def _choose(order: list[Job], draft: Draft) -> None:
+def _choose(order: Sequence[Job], draft: Draft) -> None:
     """Give each permitted device the first job that may run on it; withdraw the permit where there is none."""
     for device in sorted(draft.permits):
         allowed = draft.allowed.get(device)

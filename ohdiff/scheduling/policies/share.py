@@ -43,6 +43,8 @@ class DeviceMemory:
     def _trim(self, now_ns: int, device: DeviceView, draft: Draft) -> None:
         key = f"memory:{device.device}"
         if device.device in draft.permits:
+            # Others may take memory at any time, and nothing else asks about a device that runs undisturbed.
+            draft.watch(device.device, is_report_told=True)
             keep_bytes = _keep_bytes(device)
             if keep_bytes < device.held_bytes:
                 draft.trims.append(Trim(device.device, keep_bytes))

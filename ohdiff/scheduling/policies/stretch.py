@@ -23,8 +23,8 @@ class StretchLimits:
     """When a unit counts as stretched, how long to keep away then, and how short units are while suspicion lasts.
 
     A burst that finds units in flight loses what is left of them, one more where that of the first was too little to be
-    seen, and a probe for each pause that it outlasts: of 50 ms, 1.8 ms and 2.9 at worst with units of 2 ms, 0.8 and 0.9
-    with two of 0.25 ms; docs/scheduling.md has the table. A longer first pause harms less and finds less idle time;
+    seen, and a probe for each pause that it outlasts: of 50 ms, 1.8 ms and 2.9 at worst with units of 2 ms, 0.5 and 0.6
+    with two of 0.14 ms; docs/scheduling.md has the table. A longer first pause harms less and finds less idle time;
     probes of 0.5 ms instead of 0.25 double their harm.
 
     Parameters
@@ -41,7 +41,7 @@ class StretchLimits:
     probe_ns: int = 250 * US
     pause_ns_min: int = 20 * MS
     pause_ns_max: int = 160 * MS
-    short_ns: int = 500 * US
+    short_ns: int = 280 * US
     calm_ns: int = 10 * SECOND
 
 
@@ -54,7 +54,7 @@ class Mode(IntEnum):
 
 
 class _State(NamedTuple):
-    mode: Mode
+    mode: int  # a Mode
     until_ns: int
     pause_ns: int
     seen_ns: int  # the end of the last report that was judged
@@ -80,9 +80,9 @@ class StretchProbe:
             state = self._remembered(draft, device.device)
             if device.last_unit is not None and device.last_unit.ended_ns > state.seen_ns:
                 state = self._judged(now_ns, view, device.device, device.last_unit, state)
-            if state.mode is Mode.WAIT and now_ns >= state.until_ns:
+            if state.mode == Mode.WAIT and now_ns >= state.until_ns:
                 state = state._replace(mode=Mode.LOOK)
-            if state.mode is Mode.LOOK and self._telling(view, device.device):
+            if state.mode == Mode.LOOK and self._telling(view, device.device):
                 state = state._replace(mode=Mode.RUN)
             draft.remember(f"stretch:{device.device}", tuple(state))
             self._say(now_ns, draft, device.device, state)
@@ -91,19 +91,19 @@ class StretchProbe:
         values = draft.remembered(f"stretch:{device}")
         if not values:
             return _State(Mode.LOOK, 0, self._limits.pause_ns_min, -1, 0)
-        mode, until_ns, pause_ns, seen_ns, calm_at_ns = values
-        return _State(Mode(mode), until_ns, pause_ns, seen_ns, calm_at_ns)
+        return _State(*values)
 
     def _judged(self, now_ns: int, view: View, device: str, report: UnitReport, state: _State) -> _State:
         """The state after a new report. What a telling co-runner explains is left to strict priority."""
-        state = state._replace(seen_ns=report.ended_ns)
-        if state.mode is Mode.WAIT or (state.mode is Mode.LOOK and not report.is_probe):
-            return state
+        mode, until_ns, pause_ns, _, calm_at_ns = state
+        if mode == Mode.WAIT or (mode == Mode.LOOK and not report.is_probe):
+            return _State(mode, until_ns, pause_ns, report.ended_ns, calm_at_ns)
         if not self._is_stretched(report) or self._is_explained(view, device, report):
-            pause_ns = state.pause_ns if state.mode is Mode.RUN else self._limits.pause_ns_min
-            return state._replace(mode=Mode.RUN, pause_ns=pause_ns)
-        longer_ns = min(2 * state.pause_ns, self._limits.pause_ns_max)
-        return _State(Mode.WAIT, now_ns + state.pause_ns, longer_ns, report.ended_ns, now_ns + self._limits.calm_ns)
+            if mode != Mode.RUN:
+                pause_ns = self._limits.pause_ns_min
+            return _State(Mode.RUN, until_ns, pause_ns, report.ended_ns, calm_at_ns)
+        longer_ns = min(2 * pause_ns, self._limits.pause_ns_max)
+        return _State(Mode.WAIT, now_ns + pause_ns, longer_ns, report.ended_ns, now_ns + self._limits.calm_ns)
 
     def _is_stretched(self, report: UnitReport) -> bool:
         return report.stretch_milli > self._stretch_milli_max(report.expected_ns)
@@ -113,12 +113,12 @@ class StretchProbe:
         return max(self._limits.stretch_milli_max, min(by_clock, _HALVED_MILLI))
 
     def _say(self, now_ns: int, draft: Draft, device: str, state: _State) -> None:
-        if state.mode is Mode.LOOK:
+        if state.mode == Mode.LOOK:
             draft.shape(device, unit_ns=self._limits.probe_ns, depth=1, units_max=1, is_probe=True)
             return
         if now_ns < state.calm_at_ns:
             draft.limit_flight(device, self._limits.short_ns)
-        if state.mode is Mode.WAIT:
+        if state.mode == Mode.WAIT:
             draft.refuse(device)
             draft.wake(state.until_ns)
         elif device in draft.permits:

@@ -6,7 +6,7 @@ is alone on its device and nothing of ours runs, it goes through its iterations 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, inf
 
 from ..core import Decision, DeviceKind, DeviceView, Grant, Policy, View, Watch
@@ -16,9 +16,9 @@ from .gauges import DeviceGauge, HostGauge
 from .presence import Presence
 from .recorder import Recorder
 from .scenario import CPU
+from .sharing import Sharing, is_anybody_on
 from .sim_job import SimJob
-from .slices import TimeSlices
-from .stream import STRETCHED_RATE, Stream
+from .stream import Stream
 from .world import Machine
 
 _BYTES_TOLERANCE = 1e-3
@@ -52,7 +52,11 @@ class Engine:
         self.yields_ns: list[int] = []  # for each time that a co-runner met our units on an accelerator: how long
         self.presences = [Presence(model) for model in sorted(co_runners, key=lambda model: model.name)]
         self.streams = {device: Stream(device) for device, _ in machine.devices}
+        self._streams = tuple(self.streams.values())
+        self._sharing = Sharing(machine, self.presences, self._streams)
         self._machine = machine
+        self._device_rates = {device: int(machine.device_rate(device)) for device, _ in machine.devices}
+        self._has_cpu_device = machine.plan.has_cpu_device
         self._policy = policy
         self._log = log
         self._recorder = recorder
@@ -64,9 +68,6 @@ class Engine:
             for plan in machine.plan.accelerators
             if plan.telemetry_ns
         }
-        self._slices = {
-            plan.name: TimeSlices(plan.slice_ns, plan.switch_ns) for plan in machine.plan.accelerators if plan.slice_ns
-        }
         self._reports_ns = {
             presence.model.name: presence.model.report_ns for presence in self.presences if presence.model.report_ns
         }
@@ -74,8 +75,6 @@ class Engine:
         self._quiet_ns: dict[str, int] = {}
         self._wake_ns = NEVER_NS
         self._memory = View().memory
-        self._others_cores = 0.0
-        self._is_short = False
         self._is_asked = True  # whether the policy is to be asked before time goes on
 
     def run(self, end_ns: int) -> None:
@@ -84,7 +83,7 @@ class Engine:
         while True:
             if self._is_asked:
                 self._decide()
-            self._set_rates()
+            self._sharing.set_rates(self.now_ns)
             if self.now_ns >= end_ns or self._is_over():
                 break
             if self._is_server_alone() and self._skip(end_ns):
@@ -97,89 +96,48 @@ class Engine:
             self._note_run(stream)
 
     def _is_over(self) -> bool:
-        if any(presence.is_busy for presence in self.presences) or self._coming:
+        # Asked at each event: plain loops take a third of the time of any() and all() over generators.
+        if self._coming:
             return False
-        if any(not job.is_endless for job in self._jobs):
-            return False
+        for presence in self.presences:
+            if presence.is_busy:
+                return False
+        for job in self._jobs:
+            if not job.is_endless:
+                return False
         if not self.presences:
             return not self._jobs
-        return all(not presence.is_busy and presence.model.is_exhausted for presence in self.presences)
+        return all(presence.model.is_exhausted for presence in self.presences)
 
     # Rates, and the way to the next event
-
-    def _set_rates(self) -> None:
-        busy = [presence for presence in self.presences if presence.is_busy]
-        flowing = [stream for stream in self.streams.values() if stream.is_flowing]
-        devices = {presence.model.device for presence in busy}
-        for stream in flowing:
-            stream.meet(has_company=stream.device in devices)
-        waiting = self._waiting(busy, flowing) if self._slices else ()
-        numbers = (
-            *(self._machine.nothing if each in waiting else each.model.demand for each in busy),
-            *(self._machine.nothing if each in waiting else self._demand_of(each) for each in flowing),
-        )
-        rates = self._machine.rates.rates(numbers)
-        for presence, rate in zip(busy, rates, strict=False):
-            presence.rate = rate
-        for stream, rate in zip(flowing, rates[len(busy) :], strict=True):
-            stream.rate = rate
-        for each in waiting:
-            each.rate = 0.0
-        if self._machine.plan.has_cpu_device:
-            self._set_host_load(busy, flowing)
-
-    def _waiting(self, busy: list[Presence], flowing: list[Stream]) -> list[Presence | Stream]:
-        """Those whose work waits for a turn on a device that is shared in slices."""
-        everyone: list[Presence | Stream] = [*busy, *flowing]
-        waiting: list[Presence | Stream] = []
-        for device, slices in self._slices.items():
-            ready: dict[Hashable, int] = dict.fromkeys(
-                (each for each in busy if each.model.device == device and each.model.is_on_device), 0
-            )
-            stream = self.streams[device]
-            if stream in flowing and stream.demand is not None:
-                ready[stream] = stream.work_since_ns(self.now_ns)
-            owner = slices.owner(self.now_ns, ready)
-            waiting.extend(each for each in everyone if each in ready and each is not owner)
-        return waiting
-
-    def _demand_of(self, stream: Stream) -> int:
-        demand = stream.demand
-        return self._machine.nothing if demand is None else demand
-
-    def _set_host_load(self, busy: list[Presence], flowing: list[Stream]) -> None:
-        table, cores = self._machine.rates, self._machine.cores
-        shares = [presence.rate * table.share_of(presence.model.demand, cores) for presence in busy]
-        self._others_cores = sum(shares) * self._machine.plan.cores
-        shares.extend(stream.rate * table.share_of(self._demand_of(stream), cores) for stream in flowing)
-        on_cores = [presence.rate for presence in busy if presence.model.device == CPU]
-        on_cores.extend(stream.rate for stream in flowing if stream.device == CPU)
-        # Whoever waits for a disk or for memory does not wait for a core.
-        self._is_short = sum(shares) > STRETCHED_RATE and any(rate < STRETCHED_RATE for rate in on_cores)
 
     def _next_ns(self) -> int:
         now_ns = self.now_ns
         soonest = self._wake_ns
         for presence in self.presences:
             at_ns = presence.end_ns(now_ns) if presence.is_busy else presence.model.next_ns
-            soonest = min(soonest, at_ns)
-        for stream in self.streams.values():
+            if at_ns < soonest:
+                soonest = at_ns
+        for stream in self._streams:
+            at_ns = NEVER_NS
             if stream.is_flowing:
                 left = stream.left
                 if left < inf and stream.rate > 0:
-                    soonest = min(soonest, now_ns + ceil(left / stream.rate))
+                    at_ns = now_ns + ceil(left / stream.rate)
             elif stream.gap_until_ns:
-                soonest = min(soonest, stream.gap_until_ns)
-        soonest = min(soonest, self._jobs_next_ns(), self._timers_next_ns())
-        return max(soonest, now_ns)
+                at_ns = stream.gap_until_ns
+            if at_ns < soonest:
+                soonest = at_ns
+        return max(min(soonest, self._jobs_next_ns(), self._timers_next_ns()), now_ns)
 
     def _timers_next_ns(self) -> int:
-        times = [*self._reports_ns.values(), *self._quiet_ns.values()]
-        times.extend(gauge.next_ns for gauge in self._gauges.values())
-        times.extend(slices.next_ns for slices in self._slices.values())
-        if self._coming:
-            times.append(self._coming[-1].plan.arrives_ns)
-        return min(times, default=NEVER_NS)
+        soonest = self._coming[-1].plan.arrives_ns if self._coming else NEVER_NS
+        for times in (self._reports_ns, self._quiet_ns):
+            if times:
+                soonest = min(soonest, *times.values())
+        for gauge in self._gauges.values():
+            soonest = min(soonest, gauge.next_ns)
+        return min(soonest, self._sharing.next_ns)
 
     def _jobs_next_ns(self) -> int:
         """When the first job, or its part in large or small files, has been worked through."""
@@ -188,7 +146,7 @@ class Engine:
             if job.is_endless:
                 continue
             cpu, rest = 0.0, 0.0
-            for stream in self.streams.values():
+            for stream in self._streams:
                 if stream.is_flowing and stream.job is job:
                     speed = stream.speed
                     cpu, rest = (cpu + speed, rest) if stream.device == CPU else (cpu, rest + speed)
@@ -204,7 +162,7 @@ class Engine:
             if presence.is_busy:
                 presence.left -= presence.rate * elapsed_ns
                 presence.busy_ns += elapsed_ns if presence.model.is_on_device else 0
-        for stream in self.streams.values():
+        for stream in self._streams:
             if stream.is_flowing:
                 stream.advance(until_ns, elapsed_ns)
         for device, gauge in self._gauges.items():
@@ -212,8 +170,8 @@ class Engine:
                 each.is_busy and each.model.is_on_device and each.model.device == device for each in self.presences
             )
             gauge.pass_time(elapsed_ns, is_others=is_others, is_ours=self.streams[device].is_flowing)
-        if self._machine.plan.has_cpu_device:
-            self._host.pass_time(elapsed_ns, self._others_cores, is_short=self._is_short)
+        if self._has_cpu_device:
+            self._host.pass_time(elapsed_ns, self._sharing.others_cores, is_short=self._sharing.is_short)
 
     # What happened
 
@@ -222,8 +180,9 @@ class Engine:
             is_chained = presence.is_busy and presence.left <= 0.5 and self._end_phase(presence)
             if not presence.is_busy and presence.model.next_ns <= self.now_ns:
                 self._begin_phase(presence, is_chained=is_chained)
-        for stream in self.streams.values():
-            self._handle_stream(stream)
+        for stream in self._streams:
+            if stream.is_flowing or stream.gap_until_ns:
+                self._handle_stream(stream)
         self._end_jobs()
         self._arrive()
         self._ring()
@@ -261,8 +220,10 @@ class Engine:
     def _set_quiet(self, device: str, *, is_news: bool) -> None:
         """Start to wait for the pause that the policy asked for, if all that tell are idle; `is_news` if only now."""
         watch = self._watches.get(device)
+        if watch is None or watch.quiet_ns_min < 0:
+            return
         telling = [each for each in self.presences if each.model.device == device and each.model.is_telling]
-        if watch is None or watch.quiet_ns_min < 0 or not telling or any(each.is_busy for each in telling):
+        if not telling or any(each.is_busy for each in telling):
             return
         at_ns = max(each.since_ns for each in telling) + watch.quiet_ns_min
         if at_ns > self.now_ns:
@@ -378,9 +339,9 @@ class Engine:
         self._apply(decision)
 
     def _view(self) -> View:
-        jobs = tuple(job.view for job in self._jobs)  # they came, and are numbered, by arrival
-        devices = tuple(self._device_view(device, kind) for device, kind in self._machine.devices)
-        co_runners = tuple(presence.view for presence in self.presences if presence.is_visible)
+        jobs = tuple([job.view for job in self._jobs])  # they came, and are numbered, by arrival
+        devices = tuple([self._device_view(device, kind) for device, kind in self._machine.devices])
+        co_runners = tuple([presence.view for presence in self.presences if presence.is_visible])
         return View(jobs, devices, co_runners, self._host.read(self.now_ns), self._memory)
 
     def _device_view(self, device: str, kind: DeviceKind) -> DeviceView:
@@ -389,7 +350,7 @@ class Engine:
         return DeviceView(
             device,
             kind,
-            int(self._machine.device_rate(device)),
+            self._device_rates[device],
             in_flight=stream.in_flight,
             last_unit=stream.report,
             telemetry=None if gauge is None else gauge.newest,
@@ -413,7 +374,7 @@ class Engine:
                 job.warned_ns, job.warned_late_ns = self.now_ns, late.late_ns
 
     def _grant(self, stream: Stream, grant: Grant | None) -> None:
-        job = next((job for job in self._jobs if grant is not None and job.number == grant.job), None)
+        job = None if grant is None else self._job(grant.job)
         if grant is None or job is None:
             self._withdraw(stream)
             stream.waiting = None
@@ -426,6 +387,12 @@ class Engine:
             else:
                 self._begin(stream, grant, job)
 
+    def _job(self, number: int) -> SimJob | None:
+        for job in self._jobs:
+            if job.number == number:
+                return job
+        return None
+
     def _withdraw(self, stream: Stream) -> None:
         started_ns, grant, was_flowing = stream.started_ns, stream.grant, stream.is_flowing
         if not stream.withdraw():
@@ -435,7 +402,7 @@ class Engine:
 
     def _begin(self, stream: Stream, grant: Grant, job: SimJob) -> None:
         stream.begin(self.now_ns, grant, job, self._machine.unit_of(grant))
-        if any(each.is_busy and each.model.device == stream.device for each in self.presences):
+        if is_anybody_on(stream.device, self.presences):
             self._contest(stream)
 
     def _contest(self, stream: Stream) -> None:
@@ -472,7 +439,7 @@ class Engine:
         presence.busy_ns += busy_ns
         if model.device in self._gauges:
             self._gauges[model.device].add_others(busy_ns)
-        if self._machine.plan.has_cpu_device:
+        if self._has_cpu_device:
             self._host.pass_time(now_ns - before_ns, 0.0, is_short=False)
         self.now_ns = now_ns
         presence.left = left

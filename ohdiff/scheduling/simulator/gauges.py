@@ -19,7 +19,7 @@ class HostGauge:
         self._used_ns = 0.0
         self._short_ns = 0
         self._pressure = 0.0
-        self._idle_milli = cores * 1000
+        self._host = Host(cores, cores * 1000)
 
     def pass_time(self, elapsed_ns: int, others_cores: float, *, is_short: bool) -> None:
         """So many cores were used by others; `is_short` while anybody got less than it wanted."""
@@ -33,9 +33,10 @@ class HostGauge:
         if elapsed_ns >= SAMPLE_NS:
             fading = exp(-elapsed_ns / PRESSURE_MEMORY_NS)
             self._pressure = self._pressure * fading + (1 - fading) * self._short_ns / elapsed_ns
-            self._idle_milli = max(0, round((self._cores - self._used_ns / elapsed_ns) * 1000))
+            idle_milli = max(0, round((self._cores - self._used_ns / elapsed_ns) * 1000))
+            self._host = Host(self._cores, idle_milli, round(self._pressure * 1000))
             self._sampled_ns, self._used_ns, self._short_ns = now_ns, 0.0, 0
-        return Host(self._cores, self._idle_milli, round(self._pressure * 1000))
+        return self._host
 
 
 class DeviceGauge:

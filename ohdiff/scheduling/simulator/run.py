@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ def simulate(
     data: Path | None = None,
     log: Callable[[int, View, Decision], None] | None = None,
     recorder: Recorder | None = None,
+    times: Callable[[str, Mapping[str, Sequence[int]]], None] | None = None,
 ) -> RunResult:
     """Run a scenario once.
 
@@ -41,6 +42,7 @@ def simulate(
     data : the folder that relative paths of traces start from; the scenario's own where it is None.
     log : called with each decision.
     recorder : sees every phase and run; it makes the run slower.
+    times : called at the end with each co-runner's name and all that it measured of itself, one by one, in nanoseconds.
 
     Raises
     ------
@@ -52,6 +54,9 @@ def simulate(
     jobs = [SimJob(number, plan, rate) for number, plan in enumerate(all_jobs(scenario), 1)]
     engine = Engine(machine, models, jobs, build_policy(scenario.settings), log=log, recorder=recorder)
     engine.run(scenario.duration_ns)
+    if times is not None:
+        for model in models:
+            times(model.name, model.figures)
     return _result(scenario, machine, engine, jobs)
 
 

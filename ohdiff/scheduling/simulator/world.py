@@ -36,6 +36,7 @@ class Machine:
         self._accelerators = {each.name: each for each in plan.accelerators}
         names = ("cores", "memory", "disk", *(f"{each.name}.{part}" for each in plan.accelerators for part in _PARTS))
         self._resources = {name: number for number, name in enumerate(names)}
+        self._units: dict[tuple[str, int, int, int], UnitShape] = {}
 
     def _devices(self) -> tuple[tuple[str, DeviceKind], ...]:
         devices = [(each.name, DeviceKind.SIMULATED) for each in self.plan.accelerators]
@@ -67,6 +68,13 @@ class Machine:
 
     def unit_of(self, grant: Grant) -> UnitShape:
         """What a grant's units are like; a launch that others in flight hide delays the first one only."""
+        key = (grant.device, grant.unit_ns, grant.depth, grant.threads)
+        shape = self._units.get(key)
+        if shape is None:
+            shape = self._units[key] = self._unit_of(grant)
+        return shape
+
+    def _unit_of(self, grant: Grant) -> UnitShape:
         if grant.device == CPU:
             rate = self.device_rate(CPU, grant.threads)
             demand = self._cpu_demand(grant.threads, rate)
