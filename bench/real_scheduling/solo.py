@@ -19,7 +19,8 @@ from ohdiff.scheduling.policies.compose import Arbiter, PolicySettings, build_po
 
 from .figures import heard, spread, start
 
-UNIT_BYTES = 1 << 20
+# As large as the batches that a snapshot reads, and the blocks that it compresses.
+UNIT_BYTES = 8 << 20
 THREADS = 2
 
 
@@ -62,7 +63,7 @@ def main() -> None:
 
 def _work(pace: Pace, seconds: float, stack: ExitStack) -> int:
     """Units done; the stack is closed at the end, so that threads that are still held up may go."""
-    text = (b"".join(b"%d lines of a log, the same and not the same\n" % (n * n) for n in range(40_000)))[:UNIT_BYTES]
+    text = (b"".join(b"%d lines of a log, the same and not the same\n" % (n * n) for n in range(200_000)))[:UNIT_BYTES]
     counts = [0] * THREADS
     until = time.monotonic() + seconds
 

@@ -3,7 +3,6 @@
 // computes: a signal would interrupt system calls, and not every file system takes that well.
 #include "breaks.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 

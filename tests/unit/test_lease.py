@@ -73,6 +73,10 @@ class Waiter(threading.Thread):
     def has_it(self) -> bool:
         return self.lease.is_held
 
+    def is_next(self) -> bool:
+        """Whether it stands at the gate; looking whether the lease is free shuts that for a moment, too."""
+        return self.lease._place is not None and not _can_lock(self.lease, ".gate")
+
 
 def test_one_has_it_at_a_time(first: Lease, second: Lease) -> None:
     assert first.acquire(0)
@@ -140,7 +144,7 @@ def test_a_holder_cannot_overtake_whom_it_gave_way_to(first: Lease, second: Leas
     first.acquire()
     waiter = Waiter(second)
     wait_until_true(first.is_wanted)
-    wait_until_true(lambda: not _can_lock(first, ".gate"))
+    wait_until_true(waiter.is_next)
     first.release()
     assert not first.acquire(20 * MS)
     wait_until_true(waiter.has_it)
@@ -152,7 +156,7 @@ def test_the_restore_goes_first_of_all_who_wait(folder: Path, first: Lease, seco
     restore = lease_of(folder, INTERACTIVE)
     first.acquire()
     cron = Waiter(second)
-    wait_until_true(lambda: not _can_lock(first, ".gate"))
+    wait_until_true(cron.is_next)
     restoring = Waiter(restore)
     wait_until_true(lambda: first.peer_class == INTERACTIVE)
     first.release()
@@ -276,7 +280,7 @@ def test_a_stopped_waiter_keeps_nobody_out(first: Lease, folder: Path) -> None:
     first.acquire()
     with Agent(folder, SCAVENGE) as agent:
         agent.say("acquire")
-        wait_until_true(lambda: not _can_lock(first, ".gate"))
+        wait_until_true(lambda: _stays_locked(first, ".gate"))
         agent.stop()
         first.release()
         # It is the next in turn and holds the gate; the lock itself is free.
@@ -350,7 +354,7 @@ def test_a_page_of_another_version_is_left_alone(folder: Path, second: Lease) ->
     # Nobody can say that it waits, so the lease is offered to all in turn.
     assert first.is_wanted()
     waiter = Waiter(other)
-    wait_until_true(lambda: not _can_lock(first, ".gate"))
+    wait_until_true(waiter.is_next)
     first.release()
     wait_until_true(waiter.has_it)
     assert page.read_bytes() == newer
@@ -408,4 +412,13 @@ def _can_lock(lease: Lease, ending: str) -> bool:
         return False
     finally:
         os.close(fd)
+    return True
+
+
+def _stays_locked(lease: Lease, ending: str) -> bool:
+    """Whether a file is locked for longer than it takes to look whether it is."""
+    for _ in range(5):
+        if _can_lock(lease, ending):
+            return False
+        threading.Event().wait(0.002)
     return True
