@@ -183,10 +183,10 @@ class Breaks:
     def __exit__(self, *error: object) -> None: ...
 
 def set_breaks(work_us: float, short_us: float, long_us: float) -> None:
-    """A break of `short_us` after `work_us` of work, longer by `long_us` if others were at work; 0 of work: none."""
+    """Break for `short_us` after `work_us` of work, all threads for `long_us` if others were met; 0 of work: never."""
 
 def count_breaks() -> tuple[int, int]:
-    """How many breaks the process has taken, and how many of them were long ones."""
+    """How many breaks the process has taken, and in how many of them others were met."""
 
 def break_if_due() -> None:
     """Take a break if this thread has worked for long enough; the lock is released meanwhile."""

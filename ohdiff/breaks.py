@@ -24,7 +24,7 @@ class BreakTimes:
     ----------
     work_us : of work between two breaks; 0 for no breaks.
     short_us : a break, in which a waiting thread of anybody else gets the core.
-    long_us : what is added when somebody else was at work, since who comes for a moment comes again soon.
+    long_us : for which all threads rest when one has met somebody: who comes for a moment comes again soon.
     """
 
     work_us: float

@@ -32,6 +32,8 @@ std::atomic<long> work_ns{0};  // 0: no breaks
 std::atomic<long> short_ns{0};
 std::atomic<long> long_ns{0};
 std::atomic<long> count_short{0}, count_long{0};
+// Whoever is met on one core has work that goes on on others, so that all threads rest.
+std::atomic<long> rest_until_ns{0};
 
 long now_ns(clockid_t clock) {
   timespec time;
@@ -66,7 +68,7 @@ void mark_break() { last = {now_ns(CLOCK_MONOTONIC), now_ns(CLOCK_THREAD_CPUTIME
 // Whether somebody else used the core for a moment while this thread wanted it.
 bool was_visit(long kept_ns) { return kept_ns > visit_min_ns && kept_ns < visit_max_ns; }
 
-// A short break, and a long one behind it if somebody else was at work: who comes for a moment comes again.
+// A short break, and a long one of all threads if somebody else was at work: who comes for a moment comes again.
 void take_break(bool was_computing) {
   const long began = now_ns(CLOCK_MONOTONIC);
   const long kept = began - last.wall - (now_ns(CLOCK_THREAD_CPUTIME_ID) - last.processor);
@@ -78,9 +80,11 @@ void take_break(bool was_computing) {
   had_visit |= was_visit(now_ns(CLOCK_MONOTONIC) - began - nap - wake_ns) && core.load() == before;
   count_short.fetch_add(1, std::memory_order_relaxed);
   if (had_visit) {
-    sleep_ns(long_ns.load(std::memory_order_relaxed));
+    rest_until_ns.store(now_ns(CLOCK_MONOTONIC) + long_ns.load(std::memory_order_relaxed), std::memory_order_relaxed);
     count_long.fetch_add(1, std::memory_order_relaxed);
   }
+  const long rest = rest_until_ns.load(std::memory_order_relaxed) - now_ns(CLOCK_MONOTONIC);
+  if (rest > 0) sleep_ns(rest);
   mark_break();
 }
 

@@ -21,7 +21,7 @@ _MEMORY_NS: Final = SECOND
 _STAYS_NS: Final = 10 * SECOND
 # Before that nothing is known, and others are taken to be there.
 _UNKNOWN_NS: Final = SECOND // 2
-BREAKS: Final = BreakTimes(work_us=250, short_us=20, long_us=4000)
+BREAKS: Final = BreakTimes(work_us=250, short_us=20, long_us=10000)
 
 
 class Company:
