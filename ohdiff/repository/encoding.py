@@ -6,6 +6,7 @@ Plans (deltas, numbers) come from above: they know what a block may stand on. Th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -106,6 +107,8 @@ class Encoder:
     ) -> None:
         self._on_encoded = on_encoded
         self._compressor = compressor
+        # A compressor waits, and its device's driver makes system calls.
+        self._computing = computing if compressor is None else nullcontext()
         self._plain_encoder = BlockEncoder(level)
         self._gathered = bytearray()
         self._decompressor = zstandard.ZstdDecompressor()
@@ -116,7 +119,7 @@ class Encoder:
         distant = None if block.distant is None else block.distant.encode()
         if distant is not None:
             return replace(distant, base=b"")
-        with computing, block.gather(self._gathered) as plain:
+        with self._computing, block.gather(self._gathered) as plain:
             encoded = self._made_elsewhere(block, plain) or self._choose(block, plain)
             if encoded.codec == CODEC_RAW:
                 # Nothing repeats in such bytes, so little will resemble them.
