@@ -1,4 +1,4 @@
-"""Whether others use the cores beside us, and which breaks our threads take while they do.
+"""Whether others use the cores beside us, and what our threads do then: take breaks, and keep to the cores left idle.
 
 What is looked at are the figures of `HostSignals`: how much of the cores others use, and how long somebody waited for a
 core that we had. Both are noisy over a tenth of a second, and every machine has small jobs of its own, so a second
@@ -13,6 +13,7 @@ from typing import Final
 from ohdiff.breaks import NO_BREAKS, BreakTimes, take_breaks
 
 from .core import SECOND, Activity, CoRunner, Host
+from .cores import OwnCores
 
 # Of one core that others use, and of the time that somebody waits for one: with less, nobody is served by breaks.
 _USED_MILLI: Final = 80
@@ -21,19 +22,26 @@ _MEMORY_NS: Final = SECOND
 _STAYS_NS: Final = 10 * SECOND
 # Before that nothing is known, and others are taken to be there.
 _UNKNOWN_NS: Final = SECOND // 2
+# A core is ours to use when no more than a quarter of it is not idle; one more is taken a second after the last.
+_CORE_USED_MILLI: Final = 250
+_GROW_NS: Final = SECOND
 BREAKS: Final = BreakTimes(work_us=250, short_us=20, long_us=10000)
 
 
 class Company:
-    """Follows the figures, and has the threads of this process take breaks while others are at work.
+    """Follows the figures, and has the threads of this process behave while others are at work.
 
     Parameters
     ----------
+    cores : what we run on.
     take : told which breaks from now on.
     """
 
-    def __init__(self, take: Callable[[BreakTimes], None] = take_breaks) -> None:
+    def __init__(self, cores: OwnCores, take: Callable[[BreakTimes], None] = take_breaks) -> None:
+        self._cores = cores
         self._take = take
+        self._cores_now: int | None = None
+        self._cores_since_ns = 0
         self._used_milli = self._waited_milli = 0.0
         self._first_ns: int | None = None
         self._seen_ns = 0
@@ -59,9 +67,26 @@ class Company:
         if self.is_there != (now_ns < self._until_ns):
             self.is_there = not self.is_there
             self._take(BREAKS if self.is_there else NO_BREAKS)
+        if self.is_there:
+            self._keep_to_idle_cores(now_ns, host)
+        else:
+            self._use_all_cores()
 
     def leave(self) -> None:
-        """We are done: no breaks any more."""
+        """We are done, or need not behave any more."""
         if self.is_there:
             self.is_there = False
             self._take(NO_BREAKS)
+        self._use_all_cores()
+
+    def _keep_to_idle_cores(self, now_ns: int, host: Host) -> None:
+        count = max(1, min(host.cores, (host.cores_idle_milli + _CORE_USED_MILLI) // 1000))
+        now = host.cores if self._cores_now is None else self._cores_now
+        if count < now or (count > now and now_ns - self._cores_since_ns >= _GROW_NS):
+            self._cores_now, self._cores_since_ns = min(count, now + 1), now_ns
+            self._cores.use(self._cores_now)
+
+    def _use_all_cores(self) -> None:
+        if self._cores_now is not None:
+            self._cores_now = None
+            self._cores.use_all()

@@ -32,6 +32,7 @@ from .core import (
     UnitReport,
     View,
 )
+from .cores import OwnCores
 from .decision_log import DecisionLog
 from .others import Others
 from .signals import HostSignals, ThreadTimes
@@ -115,7 +116,7 @@ class Governor:
         self._now = now
         self._host = host or HostSignals(options.cores).read
         self._others = Others(CPU, options.job_class, options.folder, note, now, takes_lease=self._is_scavenging)
-        self._company = Company()
+        self._company = Company(OwnCores(options.cores))
         self._times = ThreadTimes()
         self._arrived_ns = now()
         self._rate = _Rate(min(options.threads, max(1, len(options.cores))) * options.share_milli)
@@ -294,7 +295,10 @@ class Governor:
         if not self._is_scavenging:
             return View((job,), (device,))
         co_runners, host = self._others.co_runners(now_ns), self._host(now_ns)
-        self._company.look(now_ns, host, co_runners)
+        if self._stage is Stage.LAST:
+            self._company.leave()
+        else:
+            self._company.look(now_ns, host, co_runners)
         return View((job,), (device,), co_runners, host)
 
     def _deadline_ns(self, now_ns: int) -> int | None:

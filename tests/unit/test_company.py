@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import pytest
 
 from ohdiff.breaks import NO_BREAKS, BreakTimes
 from ohdiff.scheduling.company import BREAKS, Company
 from ohdiff.scheduling.core import MS, SECOND, Activity, CoRunner, Host
+from ohdiff.scheduling.cores import OwnCores
 
 # Until something is known others are taken to be there.
 AT_FIRST = [BREAKS, NO_BREAKS]
@@ -27,9 +31,25 @@ def taken() -> list[BreakTimes]:
     return []
 
 
+class Cores(OwnCores):
+    """Writes down how many are used."""
+
+    def __init__(self) -> None:
+        super().__init__(frozenset(range(4)))
+        self.used: list[int] = []
+
+    def use(self, count: int) -> None:
+        self.used.append(count)
+
+
 @pytest.fixture
-def company(taken: list[BreakTimes]) -> Company:
-    return Company(taken.append)
+def cores() -> Cores:
+    return Cores()
+
+
+@pytest.fixture
+def company(taken: list[BreakTimes], cores: Cores) -> Company:
+    return Company(cores, taken.append)
 
 
 def test_a_machine_with_its_own_small_jobs_is_no_company(company: Company, taken: list[BreakTimes]) -> None:
@@ -80,3 +100,38 @@ def test_nobody_takes_breaks_when_we_are_done(company: Company, taken: list[Brea
     company.leave()
     company.leave()
     assert taken == [BREAKS, NO_BREAKS]
+
+
+def test_cores_that_others_use_are_left_to_them(company: Company, cores: Cores) -> None:
+    now_ns = in_turn(company, QUIET, 2)
+    assert cores.used == []
+    now_ns = in_turn(company, Host(cores=4, cores_idle_milli=1700), 3, now_ns)
+    assert cores.used == [1]
+    now_ns = in_turn(company, Host(cores=4, cores_idle_milli=3750), 3.5, now_ns)
+    assert cores.used == [1, 2, 3, 4]
+    in_turn(company, QUIET, 15, now_ns)
+    assert cores.used == [1, 2, 3, 4, 4]
+
+
+def test_at_least_one_core_is_used_and_all_when_we_are_done(company: Company, cores: Cores) -> None:
+    in_turn(company, Host(cores=4, cores_idle_milli=0), 3)
+    company.leave()
+    company.leave()
+    assert cores.used == [1, 4]
+
+
+def test_all_threads_keep_to_the_cores_of_now() -> None:
+    mine = os.sched_getaffinity(0)
+    cores = OwnCores(frozenset(mine))
+    is_over = threading.Event()
+    thread = threading.Thread(target=is_over.wait)
+    thread.start()
+    assert thread.native_id is not None
+    try:
+        cores.use(1)
+        assert os.sched_getaffinity(0) == os.sched_getaffinity(thread.native_id) == {max(mine)}
+    finally:
+        cores.use_all()
+        assert os.sched_getaffinity(0) == os.sched_getaffinity(thread.native_id) == mine
+        is_over.set()
+        thread.join()
