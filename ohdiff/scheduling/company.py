@@ -21,9 +21,9 @@ _WAITED_MILLI: Final = 10
 _MEMORY_NS: Final = SECOND
 _STAYS_NS: Final = 10 * SECOND
 # Before that nothing is known, and others are taken to be there.
-_UNKNOWN_NS: Final = SECOND // 2
-# A core is ours to use when no more than a quarter of it is not idle; one more is taken a second after the last.
-_CORE_USED_MILLI: Final = 250
+_UNKNOWN_NS: Final = 3 * SECOND // 10
+# A core is ours to use when others use less than a tenth of it; more are taken a second after the last change.
+_CORE_USED_MILLI: Final = 100
 _GROW_NS: Final = SECOND
 BREAKS: Final = BreakTimes(work_us=250, short_us=20, long_us=10000)
 
@@ -68,7 +68,7 @@ class Company:
             self.is_there = not self.is_there
             self._take(BREAKS if self.is_there else NO_BREAKS)
         if self.is_there:
-            self._keep_to_idle_cores(now_ns, host)
+            self._keep_to_cores(now_ns, host if is_known else None)
         else:
             self._use_all_cores()
 
@@ -79,12 +79,13 @@ class Company:
             self._take(NO_BREAKS)
         self._use_all_cores()
 
-    def _keep_to_idle_cores(self, now_ns: int, host: Host) -> None:
-        count = max(1, min(host.cores, (host.cores_idle_milli + _CORE_USED_MILLI) // 1000))
-        now = host.cores if self._cores_now is None else self._cores_now
-        if count < now or (count > now and now_ns - self._cores_since_ns >= _GROW_NS):
-            self._cores_now, self._cores_since_ns = min(count, now + 1), now_ns
-            self._cores.use(self._cores_now)
+    def _keep_to_cores(self, now_ns: int, host: Host | None) -> None:
+        """As many as others leave idle, one while that is not known."""
+        count = 1 if host is None else max(1, min(host.cores, (host.cores_idle_milli + _CORE_USED_MILLI) // 1000))
+        now = self._cores_now
+        if now is None or count < now or (count > now and now_ns - self._cores_since_ns >= _GROW_NS):
+            self._cores_now, self._cores_since_ns = count, now_ns
+            self._cores.use(count)
 
     def _use_all_cores(self) -> None:
         if self._cores_now is not None:
