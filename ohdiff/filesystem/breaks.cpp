@@ -63,7 +63,10 @@ std::atomic<unsigned>& seen_here() {
   return seen[core < 0 ? 0 : static_cast<unsigned>(core) % cores_max];
 }
 
-void mark_break() { last = {now_ns(CLOCK_MONOTONIC), now_ns(CLOCK_THREAD_CPUTIME_ID), ++seen_here(), &seen_here()}; }
+void mark_break() {
+  std::atomic<unsigned>& core = seen_here();
+  last = {now_ns(CLOCK_MONOTONIC), now_ns(CLOCK_THREAD_CPUTIME_ID), ++core, &core};
+}
 
 // Whether somebody else used the core for a moment while this thread wanted it.
 bool was_visit(long kept_ns) { return kept_ns > visit_min_ns && kept_ns < visit_max_ns; }

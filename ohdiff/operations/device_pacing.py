@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ohdiff.chunking.cuda.engine import CudaEngine
-from ohdiff.chunking.cuda.pacing import UNPACED
 from ohdiff.chunking.cuda.placement import DeviceProfile, is_of
 from ohdiff.chunking.engine import Accelerator, Engine
 from ohdiff.errors import UsageError
 from ohdiff.scheduling.core import MS, JobClass
 from ohdiff.scheduling.decision_log import DecisionLog
-from ohdiff.scheduling.device_driver import DeviceJob
-from ohdiff.scheduling.device_governor import DeviceGovernor
 from ohdiff.scheduling.hint.device_hint import runtime_folder
-from ohdiff.scheduling.nvml import open_nvml
 from ohdiff.scheduling.policies.compose import Arbiter, PolicySettings, build_policy
+
+if TYPE_CHECKING:
+    from ohdiff.scheduling.device_governor import DeviceGovernor
 
 # Who does not scavenge gives way to better runs of ohdiff only: between units that leave the device no time to be idle.
 _WHOLE_UNIT_NS: Final = 10 * MS
@@ -81,7 +79,18 @@ def paced_device(engine: Engine, manners: DeviceManners) -> Iterator[DeviceGover
 
     One at a time for each engine; afterwards its units start as they come, again.
     """
-    if not isinstance(engine, CudaEngine) or not engine.is_on_device:
+    if engine.name != "cuda":
+        yield None
+        return
+    # Few engines are on a device, and its modules take time to import.
+    from ohdiff.chunking.cuda.engine import CudaEngine
+    from ohdiff.chunking.cuda.pacing import UNPACED
+    from ohdiff.scheduling.device_driver import DeviceJob
+    from ohdiff.scheduling.device_governor import DeviceGovernor
+    from ohdiff.scheduling.nvml import open_nvml
+
+    assert isinstance(engine, CudaEngine), "there is one of this name"
+    if not engine.is_on_device:
         yield None
         return
     described = engine.device.description

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
 
-_THREADS: Final = Path("/proc/self/task")
+from .manners import own_threads
 
 
 class OwnCores:
@@ -30,10 +28,10 @@ class OwnCores:
         if count == self._count or sys.platform != "linux":
             return
         self._count = count
-        for thread in list(_THREADS.iterdir()):
+        for thread in own_threads():
             # A thread that has ended meanwhile is no matter, nor is a core that was taken away.
             with suppress(OSError):
-                os.sched_setaffinity(int(thread.name), self._cores[:count])
+                os.sched_setaffinity(thread, self._cores[:count])
 
     def use_all(self) -> None:
         """Run on all of them again."""

@@ -253,7 +253,17 @@ class Governor:
         work = self._options.work()
         if self._window is not None:
             self._keep_window(self._window, work, now_ns)
-        self._standing.refresh(now_ns, self._view(now_ns, work))
+        view = self._view(now_ns, work)
+        if self._is_scavenging:
+            self._behave(now_ns, view)
+        self._standing.refresh(now_ns, view)
+
+    def _behave(self, now_ns: int, view: View) -> None:
+        """Leave cores to others, until the deadline leaves no more room for them."""
+        if self._stage is Stage.LAST:
+            self._company.leave()
+        else:
+            self._company.look(now_ns, view.host, view.co_runners)
 
     def _keep_window(self, window: Window, work: Work, now_ns: int) -> None:
         """See how near the deadline is, and say so when it cannot be kept."""
@@ -294,12 +304,7 @@ class Governor:
         )
         if not self._is_scavenging:
             return View((job,), (device,))
-        co_runners, host = self._others.co_runners(now_ns), self._host(now_ns)
-        if self._stage is Stage.LAST:
-            self._company.leave()
-        else:
-            self._company.look(now_ns, host, co_runners)
-        return View((job,), (device,), co_runners, host)
+        return View((job,), (device,), self._others.co_runners(now_ns), self._host(now_ns))
 
     def _deadline_ns(self, now_ns: int) -> int | None:
         """What the policy hears of the deadline: nothing while it is far, and at last call that it has come."""

@@ -44,13 +44,13 @@ class Lowered:
         self._nice = NICE_WITH_DEADLINE if has_deadline else NICE
         self._policy, self._parameters = os.sched_getscheduler(0), os.sched_getparam(0)
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        self._left_alone: set[str] = set()
+        self._left_alone: set[int] = set()
         self._group = SessionGroup() if self._is_wanted else None
         self.is_lowered = False
 
     def __enter__(self) -> Self:
         if self._is_wanted:
-            self._left_alone = _threads() - {str(threading.get_native_id())}
+            self._left_alone = own_threads() - {threading.get_native_id()}
             self._lower(0)
             self.is_lowered = True
             self._set_group(self._nice)
@@ -72,10 +72,10 @@ class Lowered:
         """
         if not self.is_lowered:
             return
-        for thread in _threads() - self._left_alone:
+        for thread in own_threads() - self._left_alone:
             # A thread that has ended meanwhile is no matter.
             with suppress(OSError):
-                (self._restore if is_pressed else self._lower)(int(thread))
+                (self._restore if is_pressed else self._lower)(thread)
         self._set_group(None if is_pressed else self._nice)
 
     def _set_group(self, nice: int | None) -> None:
@@ -94,8 +94,9 @@ class Lowered:
         os.setpriority(os.PRIO_PROCESS, thread, self._niceness)
 
 
-def _threads() -> set[str]:
+def own_threads() -> set[int]:
+    """The threads of this process by number; none where the system does not tell."""
     try:
-        return {each.name for each in _THREADS.iterdir()}
+        return {int(each.name) for each in _THREADS.iterdir()}
     except OSError:
         return set()
